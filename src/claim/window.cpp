@@ -1,0 +1,121 @@
+#include "claim/window.hpp"
+
+#include "pg/error.hpp"
+#include "pg/lookup.hpp"
+
+extern "C" {
+#include "catalog/pg_am.h"
+}
+
+namespace outbox::claim {
+
+namespace {
+
+enum IndexColumn : int { lane_column = 1, xid_column, id_column };
+
+bool smaller_id(const Candidate& a, const Candidate& b) { return a.id < b.id; }
+
+// Keeps the smallest; memory stays below twice `keep`.
+class Smallest {
+ public:
+  Smallest(Walk& walk, std::int64_t above_id, std::size_t keep) : walk_(walk), above_id_(above_id), keep_(keep) {}
+
+  void add(std::uint64_t xid, std::int64_t id, const ItemPointerData& tid, std::uint16_t leaf) {
+    if (id <= above_id_) return;
+    walk_.total++;
+    if (id > limit_) return;
+    walk_.smallest.push_back({xid, id, tid, leaf});
+    if (walk_.smallest.size() >= 2 * keep_) cut();
+  }
+
+  void finish() {
+    if (walk_.smallest.size() > keep_) cut();
+    std::sort(walk_.smallest.begin(), walk_.smallest.end(), smaller_id);
+  }
+
+ private:
+  void cut() {
+    auto& list = walk_.smallest;
+    std::nth_element(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(keep_) - 1, list.end(), smaller_id);
+    list.resize(keep_);
+    limit_ = list.back().id;
+  }
+
+  Walk& walk_;
+  std::int64_t above_id_;
+  std::size_t keep_;
+  std::int64_t limit_ = INT64_MAX;
+};
+
+// One index of one segment. The methods are server code but for the vector behind Smallest, whose bad_alloc passes
+// through no server frame.
+struct IndexWalk {
+  IndexScanDesc scan;
+  int32 lane;
+  std::uint16_t leaf;
+  const TransactionSnapshot& upto;
+  Smallest& sink;
+
+  void position(std::uint64_t low, std::uint64_t high) {
+    ScanKeyData keys[3];
+    ScanKeyInit(&keys[0], lane_column, BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(lane));
+    ScanKeyInit(&keys[1], xid_column, BTGreaterEqualStrategyNumber, F_XID8GE, UInt64GetDatum(low));
+    ScanKeyInit(&keys[2], xid_column, BTLessStrategyNumber, F_XID8LT, UInt64GetDatum(high));
+    index_rescan(scan, keys, 3, nullptr, 0);
+  }
+
+  // [low, high) without what is still running
+  void range(std::uint64_t low, std::uint64_t high) {
+    int since_check = 0;
+    position(low, high);
+    while (ItemPointer tid = index_getnext_tid(scan, ForwardScanDirection)) {
+      bool null;
+      const std::uint64_t xid = DatumGetUInt64(index_getattr(scan->xs_itup, xid_column, scan->xs_itupdesc, &null));
+      if (upto.running(xid)) {
+        if (xid + 1 >= high) return;
+        position(xid + 1, high);
+        continue;
+      }
+      sink.add(xid, DatumGetInt64(index_getattr(scan->xs_itup, id_column, scan->xs_itupdesc, &null)), *tid, leaf);
+      if (++since_check >= 10'000) {
+        since_check = 0;
+        CHECK_FOR_INTERRUPTS();
+      }
+    }
+  }
+};
+
+void walk_leaf(Leaf& leaf, std::uint16_t number, Snapshot snapshot, int32 lane, const TransactionSnapshot& from,
+               const TransactionSnapshot& upto, Smallest& sink) {
+  Relation table = pg::try_open(leaf.table, AccessShareLock);
+  if (!table) return;
+  leaf.file = pg::rel_file(table);
+  Oid index_oid = pg::index_of(table, BTREE_AM_OID);
+  if (!OidIsValid(index_oid))
+    ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("table \"%s\" has lost its index on (lane, xid, id)",
+                                                              RelationGetRelationName(table)),
+                    errhint("CREATE INDEX ON outbox.%s (lane, xid, id)", RelationGetRelationName(table))));
+  Relation index = index_open(index_oid, AccessShareLock);
+  IndexWalk walk{pg::begin_index_scan(table, index, snapshot, 3), lane, number, upto, sink};
+  walk.scan->xs_want_itup = true;
+  for (std::uint64_t xid : from.xip)
+    if (upto.finished(xid)) walk.range(xid, xid + 1);
+  if (from.xmax < upto.xmax) walk.range(from.xmax, upto.xmax);
+  index_endscan(walk.scan);
+  index_close(index, AccessShareLock);
+  table_close(table, AccessShareLock);
+}
+
+}  // namespace
+
+Walk walk_window(std::vector<Leaf>& leaves, Snapshot snapshot, int32 lane, const TransactionSnapshot& from,
+                 const TransactionSnapshot& upto, std::int64_t above_id, std::size_t keep) {
+  Walk walk;
+  Smallest sink(walk, above_id, keep);
+  for (std::size_t i = 0; i < leaves.size(); i++)
+    pg::call([&] { walk_leaf(leaves[i], static_cast<std::uint16_t>(i), snapshot, lane, from, upto, sink); });
+  sink.finish();
+  return walk;
+}
+
+}  // namespace outbox::claim

@@ -1,0 +1,131 @@
+// What happens at the end of a transaction that enqueued: its messages are counted and the worker is woken. Server code.
+//
+// Counts are kept for each level of savepoints, as a rolled-back savepoint takes its messages with it.
+#include "enqueue/message.hpp"
+#include "settings.hpp"
+#include "shared/shared.hpp"
+
+namespace outbox::enqueue {
+
+namespace {
+
+struct Level {
+  int nesting;
+  Level* outer;
+  bool wake;  // the launcher too
+  bool use;   // the extension was created
+  TimestampTz first;
+  int64 messages[FLEXIBLE_ARRAY_MEMBER];  // by lane
+};
+
+Level* innermost = nullptr;
+bool announced = false;  // `started` was raised, so `finished` must be, whatever comes
+
+Level* level_here() {
+  const int nesting = GetCurrentTransactionNestLevel();
+  if (innermost && innermost->nesting == nesting) return innermost;
+  auto* level = static_cast<Level*>(MemoryContextAllocZero(
+      TopTransactionContext, offsetof(Level, messages) + sizeof(int64) * settings::max_lanes));
+  level->nesting = nesting;
+  level->outer = innermost;
+  innermost = level;
+  return level;
+}
+
+void add_to_counters(shared::Database* database, pg_atomic_uint64 shared::Lane::* counter) {
+  for (int i = 0; i < settings::max_lanes; i++)
+    if (innermost->messages[i] != 0) pg_atomic_fetch_add_u64(&(shared::lane_at(database, i)->*counter), innermost->messages[i]);
+}
+
+// Before the commit can be seen: a reader of `pending` may count a message early, never late.
+void before_commit() {
+  shared::Database* database = shared::find(MyDatabaseId);
+  if (!innermost || !database) return;
+  for (int i = 0; i < settings::max_lanes; i++) {
+    if (innermost->messages[i] == 0) continue;
+    uint64 none = 0;
+    pg_atomic_compare_exchange_u64(&shared::lane_at(database, i)->first_waiting, &none, static_cast<uint64>(innermost->first));
+  }
+  add_to_counters(database, &shared::Lane::started);
+  announced = true;
+}
+
+void after_end(bool committed) {
+  if (innermost && innermost->use && committed && !shared::claim(MyDatabaseId))
+    ereport(WARNING, (errmsg("messages of this database will not be published"),
+                      errdetail("All %d slots of outbox.max_databases are in use.", settings::max_databases),
+                      errhint("Raise outbox.max_databases and restart the server.")));
+  shared::Database* database = innermost ? shared::find(MyDatabaseId) : nullptr;
+  if (database && announced) add_to_counters(database, &shared::Lane::finished);
+  if (database && committed) shared::wake_worker(database);
+  if (innermost && innermost->wake && committed) shared::wake_launcher();
+  announced = false;
+  innermost = nullptr;
+}
+
+void transaction_event(XactEvent event, void*) {
+  switch (event) {
+    case XACT_EVENT_PRE_COMMIT:
+      before_commit();
+      break;
+    case XACT_EVENT_COMMIT:
+      after_end(true);
+      break;
+    case XACT_EVENT_ABORT:
+      after_end(false);
+      break;
+    case XACT_EVENT_PREPARE:
+      innermost = nullptr;  // counted when the worker reads it, see shared::Lane
+      break;
+    default:
+      break;
+  }
+}
+
+void merge_into_outer(Level* inner) {
+  innermost = inner->outer;
+  inner->nesting--;
+  if (!innermost || innermost->nesting != inner->nesting) {  // the outer level has enqueued nothing: take its place
+    innermost = inner;
+    return;
+  }
+  for (int i = 0; i < settings::max_lanes; i++) innermost->messages[i] += inner->messages[i];
+  innermost->wake |= inner->wake;
+  innermost->use |= inner->use;
+  if (innermost->first == 0) innermost->first = inner->first;
+}
+
+void subtransaction_event(SubXactEvent event, SubTransactionId, SubTransactionId, void*) {
+  if (!innermost || innermost->nesting != GetCurrentTransactionNestLevel()) return;
+  if (event == SUBXACT_EVENT_COMMIT_SUB)
+    merge_into_outer(innermost);
+  else if (event == SUBXACT_EVENT_ABORT_SUB)
+    innermost = innermost->outer;
+}
+
+}  // namespace
+
+void count_at_commit(int32 lane, TimestampTz enqueued_at) {
+  if (!shared::get() || lane >= settings::max_lanes) return;
+  Level* level = level_here();
+  level->messages[lane]++;
+  if (level->first == 0) level->first = enqueued_at;
+}
+
+void wake_at_commit() {
+  if (shared::get()) level_here()->wake = true;
+}
+
+void use_at_commit() {
+  if (!shared::get()) return;
+  Level* level = level_here();
+  level->wake = true;
+  level->use = true;
+}
+
+void define_commit_callbacks() {
+  RegisterXactCallback(transaction_event, nullptr);
+  RegisterSubXactCallback(subtransaction_event, nullptr);
+}
+
+}  // namespace outbox::enqueue

@@ -1,0 +1,62 @@
+// A message on its way from the caller's arguments into the log. Server code: datums, no destructors.
+#pragma once
+
+#include "pg/postgres.hpp"
+
+namespace outbox::enqueue {
+
+// Attribute numbers of outbox._message.
+enum Column : int { id = 1, xid, enqueued_at, message_id, segment, lane, topic, key, payload, headers, columns = headers };
+
+struct Field {
+  Datum value = 0;
+  bool null = true;
+};
+
+struct Message {
+  Datum topic = 0;  // text
+  Field key;        // bytea
+  Field payload;    // bytea
+  Field headers;    // jsonb
+  int64 size = 0;   // key, payload and headers, as outbox.max_message_bytes counts
+};
+
+// Checks topic, headers and size; raises with SQLSTATE, detail and hint.
+void check_topic(const text* topic);
+int64 check_headers(Jsonb* headers);
+void check_size(int64 size);
+void check_transaction();
+
+// Where new messages go. Valid until the next relcache invalidation of outbox._segment.
+struct OpenSegment {
+  int32 segment = 0;
+  int32 lanes = 0;
+  Oid leaf = InvalidOid;
+  Oid sequence = InvalidOid;
+  bool adopted = false;  // false: lane -1, see segment/identity
+};
+
+// Opens the leaf for an insert; the lock is kept until the end of the transaction, the caller closes with NoLock.
+Relation open_leaf(OpenSegment* chosen);
+
+int32 lane_of(const Message& message, int64 id, int32 lanes);
+
+// Writes one message; returns its message_id. `keep_id`/`keep_time`: for a message that is sent again.
+struct Kept {
+  const pg_uuid_t* message_id;
+  TimestampTz enqueued_at;
+};
+pg_uuid_t* insert(const Message& message, const Kept* kept = nullptr, int64* new_id = nullptr, int32* new_lane = nullptr);
+
+// The counters and the wake-up at commit.
+void count_at_commit(int32 lane, TimestampTz enqueued_at);
+void wake_at_commit();
+// CREATE EXTENSION: at commit the database gets its place in shared memory.
+void use_at_commit();
+void define_commit_callbacks();
+
+// Makes every session forget its OpenSegment once this transaction commits.
+void forget_open_segment();
+void define_open_segment_callback();
+
+}  // namespace outbox::enqueue

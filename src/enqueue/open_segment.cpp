@@ -1,0 +1,103 @@
+// Which segment new messages go to. Server code.
+//
+// The choice is read with the latest snapshot, also in a REPEATABLE READ transaction: an old snapshot would choose a
+// segment that was rolled long ago. It is cached, and a roll makes every session forget it (relcache invalidation of
+// outbox._segment). A lock on the leaf lasts to the end of the (sub)transaction and taking it reads invalidations, so a
+// choice that still stands with the lock held cannot be a segment that was already judged drained.
+#include "enqueue/message.hpp"
+#include "pg/error.hpp"
+#include "pg/lookup.hpp"
+#include "segment/identity.hpp"
+#include "segment/segment.hpp"
+#include "shared/shared.hpp"
+
+namespace outbox::enqueue {
+
+namespace {
+
+OpenSegment cached;
+bool cache_valid = false;
+Oid watched = InvalidOid;  // outbox._segment
+
+void invalidate(Datum, Oid relation) {
+  if (relation == InvalidOid || relation == watched) cache_valid = false;
+}
+
+bool load() {
+  for (;;) {
+    cache_valid = true;
+    cached = OpenSegment{};
+    watched = pg::relation_oid("_segment");
+    if (!OidIsValid(watched) || !OidIsValid(pg::extension_oid()))
+      ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("extension \"outbox\" is not installed in this database"),
+                      errhint("Run CREATE EXTENSION outbox.")));
+    segment::Row open;
+    const bool found = segment::read_open(&open);
+    if (found) {
+      cached.segment = open.segment;
+      cached.lanes = open.lanes;
+      cached.leaf = pg::leaf_oid("_message", open.segment);
+      cached.sequence = pg::relation_oid("_message_id");
+      cached.adopted = identity::is_adopted();
+    }
+    if (cache_valid) {
+      cache_valid = found;
+      return found;
+    }
+  }
+}
+
+// The worker opens the first segment, so that no enqueuer waits for another one's commit.
+bool ask_worker() {
+  shared::Database* database = shared::find(MyDatabaseId);
+  if (!database || !segment::extension_is_committed()) return false;
+  constexpr long patience_ms = 3000;
+  const TimestampTz give_up = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), patience_ms);
+  bool opened = false;
+  ConditionVariablePrepareToSleep(&database->moved);
+  while (pg_atomic_read_u32(&shared::worker_at(database, 0)->pid) != 0 && GetCurrentTimestamp() < give_up) {
+    pg_atomic_write_u32(&database->segment_wanted, 1);
+    shared::wake_worker(database);
+    if ((opened = load())) break;
+    (void)ConditionVariableTimedSleep(&database->moved, 100, PG_WAIT_EXTENSION);
+    AcceptInvalidationMessages();
+  }
+  ConditionVariableCancelSleep();
+  return opened;
+}
+
+void open_first() {
+  if (ask_worker()) return;
+  // Without a worker whoever comes first makes it, and the others wait for that transaction's end.
+  LockRelationOid(watched, ShareRowExclusiveLock);
+  if (!load()) segment::open_next(0);
+}
+
+}  // namespace
+
+Relation open_leaf(OpenSegment* chosen) {
+  for (;;) {
+    if (!cache_valid && !load()) {
+      open_first();
+      continue;
+    }
+    const OpenSegment tried = cached;
+    Relation leaf = OidIsValid(tried.leaf) ? pg::try_open(tried.leaf, RowExclusiveLock) : nullptr;
+    if (leaf && cache_valid) {
+      *chosen = tried;
+      return leaf;
+    }
+    if (leaf) relation_close(leaf, cached.leaf == tried.leaf ? NoLock : RowExclusiveLock);
+    cache_valid = false;
+    CHECK_FOR_INTERRUPTS();
+  }
+}
+
+void forget_open_segment() {
+  Oid relation = pg::relation_oid("_segment");
+  if (OidIsValid(relation)) CacheInvalidateRelcacheByRelid(relation);
+}
+
+void define_open_segment_callback() { CacheRegisterRelcacheCallback(invalidate, 0); }
+
+}  // namespace outbox::enqueue

@@ -1,0 +1,26 @@
+// Finds our own objects in the catalogs. Server code.
+#pragma once
+
+#include "pg/postgres.hpp"
+
+namespace outbox::pg {
+
+// InvalidOid without the extension; a schema `outbox` that is not the extension's does not count.
+Oid extension_oid();
+Oid schema_oid();
+// Owner of the extension.
+Oid extension_owner(Oid extension);
+// The version that CREATE EXTENSION installed, palloc'd; nullptr without the extension.
+char* extension_version();
+
+// An object of the schema outbox by name; InvalidOid if there is none.
+Oid relation_oid(const char* name);
+// `base` is "_message" or "_progress".
+Oid leaf_oid(const char* base, int32 segment);
+// The first valid btree or BRIN index of a relation, InvalidOid if there is none.
+Oid index_of(Relation relation, Oid access_method);
+
+// The single value of a column in a tuple of ours; an Assert-like ERROR if NULL.
+Datum not_null(HeapTuple tuple, int attribute, TupleDesc desc);
+
+}  // namespace outbox::pg

@@ -1,0 +1,138 @@
+// The one include of server headers, with what differs between PostgreSQL 14 and 18.
+#pragma once
+
+extern "C" {
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/relscan.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_foreign_data_wrapper.h"
+#include "catalog/pg_foreign_server.h"
+#include "catalog/pg_type.h"
+#include "catalog/pg_user_mapping.h"
+#include "access/detoast.h"
+#include "commands/defrem.h"
+#include "commands/event_trigger.h"
+#include "commands/extension.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "foreign/foreign.h"
+#include "funcapi.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "pgstat.h"
+#include "port/atomics.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/condition_variable.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "storage/shmem.h"
+#include "tcop/tcopprot.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/ps_status.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+#include "utils/wait_event.h"
+#include "utils/xid8.h"
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
+}
+
+// Server headers define these as macros; they collide with the C++ standard library.
+#undef gettext
+#undef dgettext
+#undef ngettext
+#undef dngettext
+#undef printf
+#undef fprintf
+#undef sprintf
+#undef snprintf
+#undef vprintf
+#undef vfprintf
+#undef vsprintf
+#undef vsnprintf
+#undef strerror
+#undef strerror_r
+
+namespace outbox::pg {
+
+#if PG_VERSION_NUM >= 170000
+inline TransactionId oldest_clog_xid() { return TransamVariables->oldestClogXid; }
+#else
+inline TransactionId oldest_clog_xid() { return ShmemVariableCache->oldestClogXid; }
+#endif
+
+#if PG_VERSION_NUM >= 160000
+using RelFile = RelFileNumber;
+inline RelFile rel_file(Relation rel) { return rel->rd_locator.relNumber; }
+#else
+using RelFile = Oid;
+inline RelFile rel_file(Relation rel) { return rel->rd_node.relNode; }
+#endif
+
+inline TimeLineID insertion_timeline() {
+#if PG_VERSION_NUM >= 150000
+  return GetWALInsertionTimeLine();
+#else
+  (void)GetRedoRecPtr();  // makes sure that ThisTimeLineID is set
+  (void)RecoveryInProgress();
+  return ThisTimeLineID;
+#endif
+}
+
+inline XLogRecPtr flushed_up_to() {
+#if PG_VERSION_NUM >= 150000
+  return GetFlushRecPtr(nullptr);
+#else
+  return GetFlushRecPtr();
+#endif
+}
+
+inline IndexScanDesc begin_index_scan(Relation heap, Relation index, Snapshot snapshot, int keys) {
+#if PG_VERSION_NUM >= 180000
+  return index_beginscan(heap, index, snapshot, nullptr, keys, 0);
+#else
+  return index_beginscan(heap, index, snapshot, keys, 0);
+#endif
+}
+
+inline Relation try_open(Oid relation, LOCKMODE mode) { return try_relation_open(relation, mode); }
+
+}  // namespace outbox::pg

@@ -1,0 +1,19 @@
+// Text between the database encoding and UTF-8. Server code.
+#pragma once
+
+#include "pg/postgres.hpp"
+
+namespace outbox::pg {
+
+struct Bytes {
+  const char* data;
+  int size;
+};
+
+// Text of this database as UTF-8; `what` names it in the error. In SQL_ASCII text that is not UTF-8 is refused (22021).
+Bytes to_utf8(const char* data, int size, const char* what);
+
+// A bytea with these UTF-8 bytes, or the datum itself where the bytes are the same.
+Datum utf8_bytea(Datum text_value, const char* what);
+
+}  // namespace outbox::pg

@@ -1,0 +1,122 @@
+// Gets an error code, hands on its kind (see the table of failures in docs) and a sentence for the operator.
+#include "failure.hpp"
+
+namespace outbox::publish {
+
+namespace {
+
+constexpr auto unknown_topic_id = static_cast<rd_kafka_resp_err_t>(100);  // librdkafka 2.0 has no name for it
+
+std::string quoted(std::string_view topic) {
+  std::string text = "topic \"";
+  text.append(topic);
+  text += '"';
+  return text;
+}
+
+}  // namespace
+
+Failure classify(rd_kafka_resp_err_t error) {
+  if (error == unknown_topic_id) return Failure::topic;
+  switch (error) {
+    case RD_KAFKA_RESP_ERR_NO_ERROR:
+      return Failure::none;
+
+    case RD_KAFKA_RESP_ERR__QUEUE_FULL:
+      return Failure::backpressure;
+
+    case RD_KAFKA_RESP_ERR__PURGE_QUEUE:
+    case RD_KAFKA_RESP_ERR__PURGE_INFLIGHT:
+    case RD_KAFKA_RESP_ERR__DESTROY:
+      return Failure::purged;
+
+    case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
+    case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:
+    case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
+    case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
+    case RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION:
+      return Failure::topic;
+
+    case RD_KAFKA_RESP_ERR__FATAL:
+    case RD_KAFKA_RESP_ERR__STATE:
+    case RD_KAFKA_RESP_ERR__FENCED:
+    case RD_KAFKA_RESP_ERR__GAPLESS_GUARANTEE:
+    case RD_KAFKA_RESP_ERR__INCONSISTENT:
+    case RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER:
+    case RD_KAFKA_RESP_ERR_UNKNOWN_PRODUCER_ID:
+    case RD_KAFKA_RESP_ERR_INVALID_PRODUCER_ID_MAPPING:
+    case RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH:
+    case RD_KAFKA_RESP_ERR_PRODUCER_FENCED:
+      return Failure::producer;
+
+    case RD_KAFKA_RESP_ERR__AUTHENTICATION:
+    case RD_KAFKA_RESP_ERR__SSL:
+    case RD_KAFKA_RESP_ERR_SASL_AUTHENTICATION_FAILED:
+    case RD_KAFKA_RESP_ERR_UNSUPPORTED_SASL_MECHANISM:
+    case RD_KAFKA_RESP_ERR_ILLEGAL_SASL_STATE:
+    case RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED:
+      return Failure::configuration;
+
+    // librdkafka retries these itself, but hands them on when the producer id changed under the batch.
+    case RD_KAFKA_RESP_ERR__TRANSPORT:
+    case RD_KAFKA_RESP_ERR__RESOLVE:
+    case RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN:
+    case RD_KAFKA_RESP_ERR__TIMED_OUT:
+    case RD_KAFKA_RESP_ERR__TIMED_OUT_QUEUE:
+    case RD_KAFKA_RESP_ERR__MSG_TIMED_OUT:
+    case RD_KAFKA_RESP_ERR__RETRY:
+    case RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE:
+    case RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION:
+    case RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT:
+    case RD_KAFKA_RESP_ERR_BROKER_NOT_AVAILABLE:
+    case RD_KAFKA_RESP_ERR_REPLICA_NOT_AVAILABLE:
+    case RD_KAFKA_RESP_ERR_NETWORK_EXCEPTION:
+    case RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS:
+    case RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+    case RD_KAFKA_RESP_ERR_NOT_CONTROLLER:
+    case RD_KAFKA_RESP_ERR_KAFKA_STORAGE_ERROR:
+    case RD_KAFKA_RESP_ERR_FENCED_LEADER_EPOCH:
+    case RD_KAFKA_RESP_ERR_UNKNOWN_LEADER_EPOCH:
+    case RD_KAFKA_RESP_ERR_THROTTLING_QUOTA_EXCEEDED:
+    case RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS:
+    case RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE:
+    case RD_KAFKA_RESP_ERR_NOT_COORDINATOR:
+      return Failure::broker;
+
+    default:
+      return Failure::record;
+  }
+}
+
+std::string topic_reason(std::string_view topic, rd_kafka_resp_err_t error) {
+  switch (error) {
+    case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
+      return quoted(topic) + " is forbidden: Kafka denies this client the right to write to it; grant WRITE and DESCRIBE";
+    case RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION:
+      return quoted(topic) + " has a name that Kafka does not accept";
+    case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
+    case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
+      return quoted(topic) + " is unknown to Kafka and was not created; create it";
+    default:
+      return quoted(topic) + " cannot be published to: " + rd_kafka_err2str(error);
+  }
+}
+
+std::string record_reason(std::string_view topic, rd_kafka_resp_err_t error, std::string_view detail) {
+  std::string text = quoted(topic) + ": Kafka refused this message alone: ";
+  text += rd_kafka_err2str(error);
+  if (!detail.empty() && detail != rd_kafka_err2str(error)) text.append(" (").append(detail).append(")");
+  switch (error) {
+    case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
+    case RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE:
+      return text + "; raise max.message.bytes of the topic, or segment.bytes where that is smaller";
+    case RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP:
+      return text + "; the topic's message.timestamp.before.max.ms or message.timestamp.after.max.ms excludes its time";
+    case RD_KAFKA_RESP_ERR_INVALID_RECORD:
+      return text + "; a compacted topic takes no message without a key, and a broker may check more";
+    default:
+      return text;
+  }
+}
+
+}  // namespace outbox::publish

@@ -1,0 +1,141 @@
+// Gets topics that are not known to be there, asks Kafka, and opens them with their limits or declares them absent.
+//
+// librdkafka would report messages of an unknown topic after half a minute, all together, and keep the queue full for
+// everybody meanwhile. It has no asynchronous call for this question before 2.3, so it is asked with a short timeout;
+// while no broker is connected only one attempt is made in a poll.
+#include <algorithm>
+#include <utility>
+
+#include "impl.hpp"
+
+namespace outbox::publish {
+
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr milliseconds usual_timeout{100};
+constexpr milliseconds patient_timeout{1000};  // for brokers that are connected but far away
+constexpr milliseconds between_attempts{300};  // while nobody answers
+constexpr milliseconds limits_timeout{5000};
+constexpr std::chrono::seconds limits_age{60};
+
+}  // namespace
+
+void Publisher::Impl::start_lookup(Topic& topic, Clock::time_point now) {
+  topic.state = Topic::State::looking_up;
+  topic.next_try = now;
+  mark_busy(topic);
+  wake();
+}
+
+// False: nobody answered.
+bool Publisher::Impl::look_up(Topic& topic) {
+  auto& handle = topic.handles[static_cast<std::size_t>(Route::batches)];
+  if (!handle) handle = producers[0]->topic(topic.name);
+  const auto before = Clock::now();
+  if (!handle) {
+    topic.error = RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION;
+    declare_absent(topic, before);
+    return true;
+  }
+  const auto answer = producers[0]->look_up(handle.get(), std::min(lookup_timeout, lookup_budget));
+  const auto now = Clock::now();
+  lookup_budget -= std::chrono::ceil<milliseconds>(now - before);
+  unanswered = answer.request != RD_KAFKA_RESP_ERR_NO_ERROR;
+  if (!unanswered) {
+    lookup_timeout = usual_timeout;
+    health.answered();
+    limits_readable = limits_supported && answer.controller_known;
+    looked_up(topic, answer.topic, now);
+    return true;
+  }
+  // Not the topic's fault: its grace begins again when somebody answers.
+  topic.failing_since.reset();
+  topic.back_off(now);
+  if (answer.request == RD_KAFKA_RESP_ERR__TIMED_OUT) lookup_timeout = std::min(lookup_timeout * 2, patient_timeout);
+  next_lookup = now + std::max(between_attempts, lookup_timeout);
+  lookup_budget = milliseconds(0);
+  return false;
+}
+
+void Publisher::Impl::looked_up(Topic& topic, rd_kafka_resp_err_t error, Clock::time_point now) {
+  const Failure failure = classify(error);
+  if (failure == Failure::none) {
+    topic.error = RD_KAFKA_RESP_ERR_NO_ERROR;
+    return read_limits_then_open(topic, now);
+  }
+  if (failure != Failure::topic) return topic.back_off(now);
+  topic.error = error;
+  if (!topic.failing_since) topic.failing_since = now;
+  const bool for_good = error == RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION;
+  if (for_good || now - *topic.failing_since >= Topic::grace) return declare_absent(topic, now);
+  topic.back_off(now);
+}
+
+void Publisher::Impl::declare_absent(Topic& topic, Clock::time_point now) {
+  topic.state = Topic::State::absent;
+  topic.next_try = now + Topic::recheck_after;
+  topic.alone_until.reset();
+  topic.acknowledged = false;
+  topic.limits_read.reset();
+  for (const SlotId id : std::exchange(topic.held, {})) refuse(id, {topic.error, topic_reason(topic.name, topic.error)});
+  // With a handle librdkafka would go on asking for the topic, and a broker might create it long after.
+  for (auto& handle : topic.handles) handle.reset();
+}
+
+void Publisher::Impl::read_limits_then_open(Topic& topic, Clock::time_point now) {
+  const bool fresh = topic.limits_read && now - *topic.limits_read < limits_age && !topic.limits_wanted;
+  if (!limits_readable || fresh) {
+    topic.limits_wanted = false;
+    topic.state = Topic::State::open;
+    return;
+  }
+  topic.limits_wanted = true;
+  limits_wanted = true;
+  topic.state = Topic::State::reading_limits;
+  topic.limits_deadline = now + Topic::limits_wait;
+}
+
+void Publisher::Impl::request_limits() {
+  constexpr std::size_t most = 100;
+  if (!limits_wanted || limits_under_way || !limits_readable || !producers[0]) return;
+  std::vector<std::string> names;
+  limits_wanted = false;
+  topics.for_each([&](Topic& topic) {
+    if (!topic.limits_wanted) return;
+    if (names.size() == most) {
+      limits_wanted = true;
+      return;
+    }
+    topic.limits_wanted = false;
+    topic.limits_asked = true;
+    names.push_back(topic.name);
+  });
+  if (names.empty()) return;
+  limits_under_way = true;
+  producers[0]->request_limits(names, limits_timeout);
+}
+
+// An operator may raise or lower a limit at any time; a topic in use hears of it within a minute.
+void Publisher::Impl::refresh_limits(Clock::time_point now) {
+  if (!limits_readable || now < next_refresh) return;
+  next_refresh = now + limits_age;
+  topics.for_each([&](Topic& topic) {
+    if (!std::exchange(topic.used, false) || topic.state != Topic::State::open) return;
+    topic.limits_wanted = true;
+    limits_wanted = true;
+  });
+}
+
+// With nothing in flight no acknowledgement will ever say that the brokers are back.
+void Publisher::Impl::probe_brokers(Clock::time_point now) {
+  constexpr std::chrono::seconds interval{1};
+  if (!health.in_trouble() || in_flight > 0 || now < next_probe) return;
+  const auto answer = producers[0]->look_up(nullptr, milliseconds(50));
+  unanswered = answer.request != RD_KAFKA_RESP_ERR_NO_ERROR;
+  if (!unanswered) health.answered();
+  next_probe = Clock::now() + interval;
+}
+
+}  // namespace outbox::publish

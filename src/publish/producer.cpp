@@ -1,0 +1,126 @@
+#include "producer.hpp"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+namespace outbox::publish {
+
+namespace {
+
+// librdkafka takes a null pointer for "none", and a view of nothing may have one.
+const char* not_null(std::string_view text) {
+  return text.data() != nullptr ? text.data() : "";
+}
+
+rd_kafka_vu_t memory(rd_kafka_vtype_t type, const std::optional<std::string_view>& field) {
+  rd_kafka_vu_t argument;
+  argument.vtype = type;
+  argument.u.mem.ptr = field ? const_cast<char*>(not_null(*field)) : nullptr;
+  argument.u.mem.size = field ? field->size() : 0;
+  return argument;
+}
+
+rd_kafka_vu_t header_argument(const Header& header) {
+  rd_kafka_vu_t argument;
+  argument.vtype = RD_KAFKA_VTYPE_HEADER;
+  argument.u.header.name = not_null(header.name);
+  argument.u.header.val = header.value ? not_null(*header.value) : nullptr;
+  argument.u.header.size = header.value ? static_cast<ssize_t>(header.value->size()) : 0;
+  return argument;
+}
+
+rd_kafka_resp_err_t topic_error(const rd_kafka_metadata_t& metadata) {
+  if (metadata.topic_cnt != 1) return RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+  const auto& topic = metadata.topics[0];
+  if (topic.err == RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE && topic.partition_cnt > 0) return RD_KAFKA_RESP_ERR_NO_ERROR;
+  if (topic.err == RD_KAFKA_RESP_ERR_NO_ERROR && topic.partition_cnt == 0) return RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE;
+  return topic.err;
+}
+
+}  // namespace
+
+std::unique_ptr<Producer> Producer::create(Config config, int wake_fd, std::string& error) {
+  std::array<char, 512> text{};
+  const SignalsBlocked no_signals;
+  KafkaHandle kafka(rd_kafka_new(RD_KAFKA_PRODUCER, config.handle.get(), text.data(), text.size()));
+  if (!kafka) {
+    error = text.data();
+    return nullptr;
+  }
+  (void)config.handle.release();  // NOLINT(bugprone-unused-return-value): rd_kafka_new owns it when it succeeds
+  return std::unique_ptr<Producer>(new Producer(std::move(kafka), wake_fd));
+}
+
+Producer::Producer(KafkaHandle handle, int wake_fd)
+    : kafka_(std::move(handle)), events_(rd_kafka_queue_get_main(kafka_.get())), admin_(rd_kafka_queue_new(kafka_.get())) {
+  rd_kafka_set_log_queue(kafka_.get(), events_.get());
+  rd_kafka_queue_io_event_enable(events_.get(), wake_fd, "k", 1);
+  rd_kafka_queue_io_event_enable(admin_.get(), wake_fd, "a", 1);
+}
+
+TopicHandle Producer::topic(const std::string& name) {
+  return TopicHandle(rd_kafka_topic_new(kafka_.get(), name.c_str(), nullptr));
+}
+
+rd_kafka_resp_err_t Producer::send(rd_kafka_topic_t* topic, const Record& record, void* opaque) {
+  arguments_.clear();
+  auto& rkt = arguments_.emplace_back();
+  rkt.vtype = RD_KAFKA_VTYPE_RKT;
+  rkt.u.rkt = topic;
+  auto& pointer = arguments_.emplace_back();
+  pointer.vtype = RD_KAFKA_VTYPE_OPAQUE;
+  pointer.u.ptr = opaque;
+  auto& time = arguments_.emplace_back();
+  time.vtype = RD_KAFKA_VTYPE_TIMESTAMP;
+  time.u.i64 = record.timestamp_ms;
+  if (record.payload) arguments_.push_back(memory(RD_KAFKA_VTYPE_VALUE, record.payload));
+  if (record.key) arguments_.push_back(memory(RD_KAFKA_VTYPE_KEY, record.key));
+  for (const auto& header : record.headers) arguments_.push_back(header_argument(header));
+  const ErrorHandle error(rd_kafka_produceva(kafka_.get(), arguments_.data(), arguments_.size()));
+  return error ? rd_kafka_error_code(error.get()) : RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+EventHandle Producer::next_event(std::chrono::milliseconds wait) {
+  if (EventHandle event{rd_kafka_queue_poll(admin_.get(), 0)}) return event;
+  return EventHandle(rd_kafka_queue_poll(events_.get(), static_cast<int>(wait.count())));
+}
+
+Producer::Lookup Producer::look_up(rd_kafka_topic_t* topic, std::chrono::milliseconds timeout) {
+  const rd_kafka_metadata_t* answer = nullptr;
+  Lookup lookup;
+  lookup.request = rd_kafka_metadata(kafka_.get(), 0, topic, &answer, static_cast<int>(timeout.count()));
+  if (lookup.request != RD_KAFKA_RESP_ERR_NO_ERROR) return lookup;
+  const MetadataHandle metadata(answer);
+  if (topic != nullptr) lookup.topic = topic_error(*metadata);
+  const auto controller = rd_kafka_controllerid(kafka_.get(), 0);
+  const std::span brokers(metadata->brokers, static_cast<std::size_t>(metadata->broker_cnt));
+  lookup.controller_known = std::ranges::find(brokers, controller, &rd_kafka_metadata_broker_t::id) != brokers.end();
+  return lookup;
+}
+
+void Producer::request_limits(const std::vector<std::string>& topics, std::chrono::milliseconds timeout) {
+  std::vector<ResourceHandle> resources;
+  std::vector<rd_kafka_ConfigResource_t*> pointers;
+  for (const auto& topic : topics) {
+    resources.emplace_back(rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, topic.c_str()));
+    pointers.push_back(resources.back().get());
+  }
+  const AdminOptionsHandle options(rd_kafka_AdminOptions_new(kafka_.get(), RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS));
+  std::array<char, 256> text{};
+  rd_kafka_AdminOptions_set_request_timeout(options.get(), static_cast<int>(timeout.count()), text.data(), text.size());
+  rd_kafka_DescribeConfigs(kafka_.get(), pointers.data(), pointers.size(), options.get(), admin_.get());
+}
+
+std::string Producer::fatal_error() const {
+  std::array<char, 512> text{};
+  if (rd_kafka_fatal_error(kafka_.get(), text.data(), text.size()) == RD_KAFKA_RESP_ERR_NO_ERROR) return {};
+  return text.data();
+}
+
+void Producer::purge(Purge what) {
+  const int flags = what == Purge::queued ? RD_KAFKA_PURGE_F_QUEUE : RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT;
+  rd_kafka_purge(kafka_.get(), flags | RD_KAFKA_PURGE_F_NON_BLOCKING);
+}
+
+}  // namespace outbox::publish

@@ -1,0 +1,107 @@
+// Producers begin and end here. After a fatal error of librdkafka: what was reported counts, the rest goes back to its
+// topics and is sent again by a new producer, in ticket order.
+#include <algorithm>
+#include <utility>
+
+#include "impl.hpp"
+
+namespace outbox::publish {
+
+using std::chrono::milliseconds;
+
+bool Publisher::Impl::start(Clock::time_point now) {
+  if (now < start_after) return false;
+  Config config = make_config(settings, Route::batches);
+  if (config.handle) {
+    queue_messages = config.queue_messages;
+    batch_bytes = config.batch_bytes;
+    compressed = config.compressed;
+    mechanism = config.mechanism;
+    std::string error;
+    producers[0] = Producer::create(std::move(config), wake_write.get(), error);
+    config.error = std::move(error);
+  }
+  if (!producers[0]) {
+    health.unconfigured(scrub(config.error));
+    return false;
+  }
+  started_at = now;
+  next_refresh = now + std::chrono::minutes(1);
+  return true;
+}
+
+Producer* Publisher::Impl::producer(Route route) {
+  auto& by = producers[static_cast<std::size_t>(route)];
+  if (by || route == Route::batches || !producers[0]) return by.get();
+  Config config = make_config(settings, route);
+  if (!config.handle) return nullptr;
+  std::string error;
+  by = Producer::create(std::move(config), wake_write.get(), error);
+  return by.get();
+}
+
+void Publisher::Impl::renew_if_failed(Clock::time_point now) {
+  constexpr std::chrono::seconds long_enough{60};
+  constexpr milliseconds first{200};
+  constexpr std::uint32_t doublings = 7;
+  constexpr int notice = 5;
+  if (renew_reason.empty() || !producers[0]) return;
+  const std::string reason = std::exchange(renew_reason, {});
+  log.add(notice, "the producer is replaced after a fatal error: " + reason, now);
+  for (auto& by : producers) {
+    if (by) by->purge(Producer::Purge::everything);
+  }
+  collect(now + std::chrono::seconds(1));
+  end_producers();
+  renew_reason.clear();
+  if (now - started_at >= long_enough) renewals = 0;
+  start_after = renewals == 0 ? now : now + first * (1U << std::min(renewals, doublings));
+  ++renewals;
+  health.producer_failed(reason);
+}
+
+// Takes reports until there is nothing more to be reported.
+void Publisher::Impl::collect(Clock::time_point deadline) {
+  constexpr milliseconds turn{10};
+  while (in_flight > 0 && Clock::now() < deadline) {
+    for (const Route route : {Route::batches, Route::alone}) {
+      auto& by = producers[static_cast<std::size_t>(route)];
+      if (!by) continue;
+      if (const EventHandle event = by->next_event(turn)) on_event(event, route);
+    }
+    serve_events();
+  }
+}
+
+void Publisher::Impl::end_producers() {
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const auto id = static_cast<SlotId>(i);
+    if (slots[id].where != Slot::Where::in_flight) continue;
+    not_acknowledged(id, RD_KAFKA_RESP_ERR__PURGE_INFLIGHT, {}, false);
+  }
+  in_flight = 0;
+  topics.for_each([](Topic& topic) {
+    topic.in_flight = 0;
+    topic.limits_asked = false;
+    for (auto& handle : topic.handles) handle.reset();
+  });
+  limits_under_way = false;
+  for (auto& by : producers) by.reset();
+}
+
+void Publisher::Impl::close(milliseconds limit) {
+  constexpr milliseconds after_purge{300};
+  closed = true;
+  const auto now = Clock::now();
+  for (auto& by : producers) {
+    if (by) by->purge(limit.count() > 0 ? Producer::Purge::queued : Producer::Purge::everything);
+  }
+  collect(now + limit);
+  for (auto& by : producers) {
+    if (by && in_flight > 0) by->purge(Producer::Purge::everything);
+  }
+  collect(Clock::now() + after_purge);
+  end_producers();
+}
+
+}  // namespace outbox::publish

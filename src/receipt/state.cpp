@@ -1,0 +1,242 @@
+#include "receipt/state.hpp"
+
+#include "claim/server_snapshot.hpp"
+#include "pg/error.hpp"
+#include "pg/lookup.hpp"
+#include "pg/owned.hpp"
+#include "receipt/receipts.hpp"
+
+namespace outbox::receipt {
+
+std::vector<std::int32_t> read_lanes(Snapshot snapshot) {
+  struct List {
+    int32* lanes;
+    int count;
+  };
+  const List list = pg::call([snapshot] {
+    List found{nullptr, 0};
+    Oid oid = pg::relation_oid("_lane");
+    Relation relation = OidIsValid(oid) ? pg::try_open(oid, AccessShareLock) : nullptr;
+    if (!relation) return found;
+    int room = 16;
+    found.lanes = static_cast<int32*>(palloc(sizeof(int32) * room));
+    SysScanDesc scan = systable_beginscan(relation, InvalidOid, false, snapshot, 0, nullptr);
+    while (HeapTuple tuple = systable_getnext(scan)) {
+      if (found.count == room) found.lanes = static_cast<int32*>(repalloc(found.lanes, sizeof(int32) * (room *= 2)));
+      found.lanes[found.count++] = DatumGetInt32(pg::not_null(tuple, 1, RelationGetDescr(relation)));
+    }
+    systable_endscan(scan);
+    table_close(relation, AccessShareLock);
+    return found;
+  });
+  return {list.lanes, list.lanes + list.count};
+}
+
+Progress::Progress(Snapshot snapshot) {
+  const segment::Rows rows = pg::call([snapshot] { return segment::read_all(snapshot); });
+  segments_.assign(rows.rows, rows.rows + rows.count);
+  if (segments_.empty()) return;
+  newest_generation_ = segments_.back().generation;
+  const std::vector<std::int32_t> lanes = read_lanes(snapshot);
+  for (std::int32_t generation = 0; generation <= newest_generation_; generation++)
+    for (std::int32_t lane : lanes) {
+      Cursor cursor = read_cursor(rows, generation, lane, snapshot);
+      if (cursor.seq > 0) cursors_.push_back({generation, lane, std::move(cursor)});
+    }
+}
+
+std::int32_t Progress::generation_of(std::int32_t segment) const {
+  for (const segment::Row& row : segments_)
+    if (row.segment == segment) return row.generation;
+  return newest_generation_;
+}
+
+Progress::State Progress::state(std::int32_t segment, std::int32_t lane, std::uint64_t xid, std::int64_t id) const {
+  const std::int32_t generation = generation_of(segment);
+  if (lane >= 0)
+    for (const LaneCursor& candidate : cursors_)
+      if (candidate.generation == generation && candidate.lane == lane && candidate.cursor.covers(xid, id))
+        return State::published;
+  return generation == newest_generation_ ? State::pending : State::copied;
+}
+
+std::vector<std::int32_t> Progress::progress_segments(std::int32_t segment) const {
+  const std::int32_t generation = generation_of(segment);
+  std::vector<std::int32_t> result;
+  for (const segment::Row& row : segments_)
+    if (row.segment >= segment && row.generation == generation) result.push_back(row.segment);
+  return result;
+}
+
+namespace {
+
+// What one call site of a query keeps from row to row.
+struct CallSite {
+  explicit CallSite(Snapshot snapshot) : progress(snapshot) {}
+  Progress progress;
+
+  struct Decoded {
+    std::int64_t first_id;
+    std::int64_t last_id;
+    std::int32_t lane;
+    std::vector<Receipt> receipts;  // ascending by id; the topic is not kept
+  };
+  // Neighbouring messages share a progress row; late commits make a few rows overlap.
+  std::vector<Decoded> decoded;
+  std::size_t next_victim = 0;
+};
+constexpr std::size_t decoded_rows_kept = 8;
+
+CallSite& call_site(FunctionCallInfo fcinfo) {
+  if (!fcinfo->flinfo->fn_extra)
+    fcinfo->flinfo->fn_extra =
+        pg::owned_by(fcinfo->flinfo->fn_mcxt, std::make_unique<CallSite>(GetActiveSnapshot()));
+  return *static_cast<CallSite*>(fcinfo->flinfo->fn_extra);
+}
+
+Datum message_state(PG_FUNCTION_ARGS) {
+  CallSite& site = call_site(fcinfo);
+  switch (site.progress.state(PG_GETARG_INT32(0), PG_GETARG_INT32(1), DatumGetUInt64(PG_GETARG_DATUM(2)), PG_GETARG_INT64(3))) {
+    case Progress::State::pending:
+      return pg::call([] { return CStringGetTextDatum("pending"); });
+    case Progress::State::published:
+      return pg::call([] { return CStringGetTextDatum("published"); });
+    case Progress::State::copied:
+      break;
+  }
+  PG_RETURN_NULL();
+}
+
+const Receipt* find_in(const CallSite::Decoded& row, std::int64_t id) {
+  auto it = std::lower_bound(row.receipts.begin(), row.receipts.end(), id,
+                             [](const Receipt& receipt, std::int64_t wanted) { return receipt.id < wanted; });
+  return it != row.receipts.end() && it->id == id ? &*it : nullptr;
+}
+
+const Receipt* find_decoded(const CallSite& site, std::int32_t lane, std::int64_t id) {
+  for (const CallSite::Decoded& row : site.decoded)
+    if (row.lane == lane && row.first_id <= id && id <= row.last_id)
+      if (const Receipt* receipt = find_in(row, id)) return receipt;
+  return nullptr;
+}
+
+struct Fetched {
+  std::int64_t first_id;
+  std::int64_t last_id;
+  bytea* receipts;
+};
+constexpr int most_rows = 64;
+
+// Server code. Without statistics the planner might read the whole progress log; it is left the indexes.
+int fetch_rows(std::int32_t segment, std::int32_t lane, std::int64_t id, Fetched* rows) {
+  if (!OidIsValid(pg::leaf_oid("_progress", segment))) return 0;
+  const int guc_level = NewGUCNestLevel();
+  (void)set_config_option("enable_seqscan", "off", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+  char sql[256];
+  pg_snprintf(sql, sizeof sql,
+              "SELECT p.first_id, p.last_id, p.receipts FROM outbox._progress_%d p "
+              "WHERE p.first_id <= $2 AND p.last_id >= $2 AND p.lane = $1 AND p.receipts IS NOT NULL",
+              segment);
+  Oid types[] = {INT4OID, INT8OID};
+  Datum values[] = {Int32GetDatum(lane), Int64GetDatum(id)};
+  if (SPI_execute_with_args(sql, 2, types, values, nullptr, true, most_rows) != SPI_OK_SELECT)
+    elog(ERROR, "could not read receipts");
+  AtEOXact_GUC(true, guc_level);
+  TupleDesc desc = SPI_tuptable->tupdesc;
+  bool null;
+  for (uint64 i = 0; i < SPI_processed; i++) {
+    HeapTuple tuple = SPI_tuptable->vals[i];
+    rows[i] = {DatumGetInt64(SPI_getbinval(tuple, desc, 1, &null)), DatumGetInt64(SPI_getbinval(tuple, desc, 2, &null)),
+               DatumGetByteaP(SPI_getbinval(tuple, desc, 3, &null))};
+  }
+  return static_cast<int>(SPI_processed);
+}
+
+CallSite::Decoded decode(const Fetched& row, std::int32_t lane) {
+  CallSite::Decoded result{row.first_id, row.last_id, lane, {}};
+  Decoder decoder({VARDATA_ANY(row.receipts), VARSIZE_ANY_EXHDR(row.receipts)});
+  while (std::optional<Receipt> receipt = decoder.next()) {
+    receipt->topic = {};
+    result.receipts.push_back(*receipt);
+  }
+  std::sort(result.receipts.begin(), result.receipts.end(),
+            [](const Receipt& a, const Receipt& b) { return a.id < b.id; });
+  return result;
+}
+
+const Receipt* keep(CallSite& site, CallSite::Decoded row, std::int64_t id) {
+  if (site.decoded.size() < decoded_rows_kept) {
+    site.decoded.push_back(std::move(row));
+    return find_in(site.decoded.back(), id);
+  }
+  CallSite::Decoded& place = site.decoded[site.next_victim++ % decoded_rows_kept];
+  place = std::move(row);
+  return find_in(place, id);
+}
+
+std::optional<Receipt> find_receipt(FunctionCallInfo fcinfo) {
+  CallSite& site = call_site(fcinfo);
+  const std::int32_t segment = PG_GETARG_INT32(0);
+  const std::int32_t lane = PG_GETARG_INT32(1);
+  const std::int64_t id = PG_GETARG_INT64(3);
+  if (lane < 0) return std::nullopt;
+  const std::int32_t generation = site.progress.generation_of(segment);
+  const auto& cursors = site.progress.cursors();
+  if (std::none_of(cursors.begin(), cursors.end(), [&](const Progress::LaneCursor& c) {
+        return c.generation == generation && c.lane == lane && c.cursor.covers(DatumGetUInt64(PG_GETARG_DATUM(2)), id);
+      }))
+    return std::nullopt;
+  if (const Receipt* receipt = find_decoded(site, lane, id)) return *receipt;
+
+  std::optional<Receipt> result;
+  pg::call([] {
+    if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
+  });
+  for (std::int32_t log : site.progress.progress_segments(segment)) {
+    Fetched rows[most_rows];
+    const int count = pg::call([&] { return fetch_rows(log, lane, id, rows); });
+    for (int i = 0; i < count && !result; i++)
+      if (const Receipt* receipt = keep(site, decode(rows[i], lane), id)) result = *receipt;
+    if (result) break;
+  }
+  pg::call([] { SPI_finish(); });
+  return result;
+}
+
+Datum kafka_partition(PG_FUNCTION_ARGS) {
+  const std::optional<Receipt> receipt = find_receipt(fcinfo);
+  if (!receipt || receipt->partition < 0) PG_RETURN_NULL();
+  PG_RETURN_INT32(receipt->partition);
+}
+
+Datum kafka_offset(PG_FUNCTION_ARGS) {
+  const std::optional<Receipt> receipt = find_receipt(fcinfo);
+  if (!receipt || receipt->offset < 0) PG_RETURN_NULL();
+  PG_RETURN_INT64(receipt->offset);
+}
+
+Datum cursors(PG_FUNCTION_ARGS) {
+  pg::call([fcinfo] { InitMaterializedSRF(fcinfo, 0); });
+  auto* result = reinterpret_cast<ReturnSetInfo*>(fcinfo->resultinfo);
+  const Progress progress(GetActiveSnapshot());
+  for (const Progress::LaneCursor& entry : progress.cursors()) {
+    const bool in_window = entry.cursor.window_end.has_value();
+    Datum values[] = {Int32GetDatum(entry.generation),
+                      Int32GetDatum(entry.lane),
+                      Int64GetDatum(entry.cursor.seq),
+                      claim::to_datum(entry.cursor.completed),
+                      in_window ? claim::to_datum(*entry.cursor.window_end) : 0,
+                      Int64GetDatum(entry.cursor.sent_id)};
+    bool nulls[] = {false, false, false, false, !in_window, !in_window};
+    pg::call([&] { tuplestore_putvalues(result->setResult, result->setDesc, values, nulls); });
+  }
+  PG_RETURN_NULL();
+}
+
+}  // namespace
+}  // namespace outbox::receipt
+
+OUTBOX_FUNCTION(outbox_message_state, outbox::receipt::message_state);
+OUTBOX_FUNCTION(outbox_kafka_partition, outbox::receipt::kafka_partition);
+OUTBOX_FUNCTION(outbox_kafka_offset, outbox::receipt::kafka_offset);
+OUTBOX_FUNCTION(outbox_cursors, outbox::receipt::cursors);

@@ -1,0 +1,39 @@
+-- A dead letter keeps its row when it is resent: the row then tells under which id the message went on.
+CREATE TABLE outbox._dead_letter (
+  message_id      uuid        PRIMARY KEY,
+  id              bigint      NOT NULL,
+  lane            integer     NOT NULL,
+  topic           text        COLLATE "C" NOT NULL,
+  key             bytea,
+  payload         bytea,
+  headers         jsonb,
+  enqueued_at     timestamptz NOT NULL,
+  reason          text        NOT NULL,
+  error_code      integer     NOT NULL,
+  attempts        integer     NOT NULL,
+  first_failed_at timestamptz NOT NULL,
+  last_failed_at  timestamptz NOT NULL,
+  resent_at       timestamptz
+);
+COMMENT ON TABLE outbox._dead_letter IS 'messages that Kafka refused for good; resent_at tells those that an operator sent again';
+
+CREATE FUNCTION outbox._text(value bytea) RETURNS text
+LANGUAGE c STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_text';
+COMMENT ON FUNCTION outbox._text(bytea) IS 'bytes as text where they are UTF-8 that the database encoding can show, else NULL';
+
+CREATE VIEW outbox.dead_letters AS
+SELECT d.message_id, d.topic, outbox._text(d.key) AS key, outbox._text(d.payload) AS payload,
+       d.key AS key_bytes, d.payload AS payload_bytes, d.headers, d.enqueued_at,
+       d.reason, d.error_code, d.attempts, d.first_failed_at, d.last_failed_at
+FROM outbox._dead_letter d
+WHERE d.resent_at IS NULL;
+COMMENT ON VIEW outbox.dead_letters IS 'messages that Kafka refused for good, until outbox.resend() brings them back';
+COMMENT ON COLUMN outbox.dead_letters.key IS 'key as text, NULL where it is not text; the bytes are in key_bytes';
+COMMENT ON COLUMN outbox.dead_letters.payload IS 'payload as text, NULL where it is not text; the bytes are in payload_bytes';
+COMMENT ON COLUMN outbox.dead_letters.reason IS 'why Kafka refused it, in words';
+COMMENT ON COLUMN outbox.dead_letters.error_code IS 'Kafka''s error code; negative: librdkafka''s own';
+
+CREATE FUNCTION outbox.resend(message_id uuid, corrections jsonb DEFAULT NULL) RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'outbox_resend';
+COMMENT ON FUNCTION outbox.resend(uuid, jsonb) IS 'sends a dead letter again, behind the present messages of its key, with the same message_id; corrections are not supported yet (0A000)';

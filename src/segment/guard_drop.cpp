@@ -1,0 +1,66 @@
+// DROP EXTENSION and whatever else drops it is refused while messages are unpublished. Server code.
+#include "pg/error.hpp"
+#include "pg/lookup.hpp"
+#include "settings.hpp"
+
+namespace outbox::segment {
+
+namespace {
+
+bool names(List* objects, const char* name) {
+  ListCell* cell;
+  foreach (cell, objects) {
+    auto* object = static_cast<Node*>(lfirst(cell));
+    if (IsA(object, String) && strcmp(strVal(object), name) == 0) return true;
+  }
+  return false;
+}
+
+bool drops_ours(Node* statement) {
+  if (IsA(statement, DropOwnedStmt)) {
+    const Oid owner = pg::extension_owner(pg::extension_oid());
+    ListCell* cell;
+    foreach (cell, reinterpret_cast<DropOwnedStmt*>(statement)->roles)
+      if (get_rolespec_oid(lfirst_node(RoleSpec, cell), true) == owner) return true;
+    return false;
+  }
+  if (!IsA(statement, DropStmt)) return false;
+  auto* drop = reinterpret_cast<DropStmt*>(statement);
+  return (drop->removeType == OBJECT_EXTENSION || drop->removeType == OBJECT_SCHEMA) && names(drop->objects, "outbox");
+}
+
+// With the lock that the DROP takes anyway: what is committed while we wait for it is counted.
+int64 count_unpublished() {
+  int64 count = 0;
+  if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
+  if (SPI_execute("LOCK TABLE outbox._message IN ACCESS EXCLUSIVE MODE", false, 0) < 0)
+    elog(ERROR, "could not lock the message log");
+  if (SPI_execute("SELECT outbox._unpublished()", false, 1) != SPI_OK_SELECT || SPI_processed != 1)
+    elog(ERROR, "could not count the messages");
+  bool null;
+  count = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &null));
+  SPI_finish();
+  return count;
+}
+
+Datum guard_drop(PG_FUNCTION_ARGS) {
+  if (!CALLED_AS_EVENT_TRIGGER(fcinfo))
+    ereport(ERROR, (errcode(ERRCODE_E_R_I_E_EVENT_TRIGGER_PROTOCOL_VIOLATED),
+                    errmsg("outbox._guard_drop() is an event trigger function")));
+  Node* statement = reinterpret_cast<EventTriggerData*>(fcinfo->context)->parsetree;
+  if (settings::allow_data_loss || !OidIsValid(pg::extension_oid()) || !drops_ours(statement)) PG_RETURN_NULL();
+  // Somebody without the right to drop it learns that from the DROP itself, and takes no lock here.
+  if (!superuser_arg(GetUserId()) && pg::extension_owner(pg::extension_oid()) != GetUserId()) PG_RETURN_NULL();
+  const int64 count = count_unpublished();
+  if (count > 0)
+    ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                    errmsg("cannot drop extension \"outbox\": " INT64_FORMAT " messages are not published", count),
+                    errdetail("They are pending or dead letters and would be lost."),
+                    errhint("Wait with outbox.drain() and see outbox.dead_letters, or set outbox.allow_data_loss = on.")));
+  PG_RETURN_NULL();
+}
+
+}  // namespace
+}  // namespace outbox::segment
+
+OUTBOX_SERVER_FUNCTION(outbox_guard_drop, outbox::segment::guard_drop);

@@ -1,0 +1,104 @@
+#include "segment/upkeep.hpp"
+
+#include <algorithm>
+
+#include "claim/server_snapshot.hpp"
+#include "pg/error.hpp"
+#include "pg/lookup.hpp"
+#include "receipt/state.hpp"
+#include "segment/segment.hpp"
+
+extern "C" {
+#include "catalog/pg_am.h"
+}
+
+namespace outbox::segment {
+
+namespace {
+
+// Server code.
+bool has_writers(std::int32_t segment) {
+  const Oid table = pg::leaf_oid("_message", segment);
+  if (!OidIsValid(table)) return false;
+  LOCKTAG tag;
+  SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
+  int count = 0;
+  (void)GetLockConflicts(&tag, ShareLock, &count);
+  return count > 0;
+}
+
+// Server code.
+void mark(std::int32_t segment) {
+  if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
+  Oid type = INT4OID;
+  Datum value = Int32GetDatum(segment);
+  if (SPI_execute_with_args("UPDATE outbox._segment SET state = 'drained', drained_at = pg_catalog.clock_timestamp() "
+                            "WHERE segment = $1 AND state = 'rolled'",
+                            1, &type, &value, nullptr, false, 0) != SPI_OK_UPDATE)
+    elog(ERROR, "could not mark segment %d drained", segment);
+  SPI_finish();
+}
+
+bool all_past(const receipt::Progress& progress, std::int32_t generation, const std::vector<std::int32_t>& lanes,
+              const claim::TransactionSnapshot& moment) {
+  return std::all_of(lanes.begin(), lanes.end(), [&](std::int32_t lane) {
+    const auto& cursors = progress.cursors();
+    return std::any_of(cursors.begin(), cursors.end(), [&](const receipt::Progress::LaneCursor& entry) {
+      return entry.generation == generation && entry.lane == lane && entry.cursor.completed.at_or_past(moment);
+    });
+  });
+}
+
+}  // namespace
+
+Drained Upkeep::mark_drained(std::int32_t generation) {
+  Drained result;
+  // A roll holds this lock until every session has been told; so with it held no roll is half done.
+  const bool locked = pg::call([] {
+    const Oid table = pg::relation_oid("_segment");
+    return OidIsValid(table) && ConditionalLockRelationOid(table, ShareRowExclusiveLock);
+  });
+  if (!locked) return result;
+  struct Read {
+    Snapshot snapshot;
+    Rows rows;
+  };
+  const auto read = pg::call([] {
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    return Read{snapshot, read_all(snapshot)};
+  });
+  const receipt::Progress progress(read.snapshot);
+  const std::vector<std::int32_t> lanes = receipt::read_lanes(read.snapshot);
+  for (int i = 0; i < read.rows.count; i++) {
+    const Row& row = read.rows.rows[i];
+    if (row.state != State::rolled || row.generation != generation) continue;
+    const std::int32_t number = row.segment;
+    auto quiet = quiet_.find(number);
+    if (quiet == quiet_.end()) {
+      if (pg::call([number] { return has_writers(number); })) continue;
+      Snapshot after = pg::call([] { return RegisterSnapshot(GetLatestSnapshot()); });
+      quiet = quiet_.emplace(number, claim::from_server(after)).first;
+      pg::call([after] { UnregisterSnapshot(after); });
+    }
+    if (!all_past(progress, generation, lanes, quiet->second)) {
+      result.behind = true;
+      continue;
+    }
+    pg::call([number] { mark(number); });
+    quiet_.erase(quiet);
+    result.marked++;
+  }
+  pg::call([&read] { UnregisterSnapshot(read.snapshot); });
+  return result;
+}
+
+void summarize(Oid table) {
+  if (!ConditionalLockRelationOid(table, ShareUpdateExclusiveLock)) return;
+  Relation relation = pg::try_open(table, NoLock);
+  if (!relation) return;
+  const Oid index = pg::index_of(relation, BRIN_AM_OID);
+  relation_close(relation, NoLock);
+  if (OidIsValid(index)) (void)DirectFunctionCall1(brin_summarize_new_values, ObjectIdGetDatum(index));
+}
+
+}  // namespace outbox::segment

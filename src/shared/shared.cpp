@@ -1,0 +1,207 @@
+// Server code.
+#include "shared/shared.hpp"
+
+#include "settings.hpp"
+
+namespace outbox::shared {
+
+namespace {
+
+Shared* instance = nullptr;
+char* slots = nullptr;
+bool standby = false;
+shmem_startup_hook_type previous_startup_hook = nullptr;
+#if PG_VERSION_NUM >= 150000
+shmem_request_hook_type previous_request_hook = nullptr;
+#endif
+
+Size workers_offset() { return MAXALIGN(sizeof(Database)); }
+Size lanes_offset() { return workers_offset() + MAXALIGN(sizeof(Worker)) * settings::max_workers_per_database; }
+Size slot_size() { return CACHELINEALIGN(lanes_offset() + MAXALIGN(sizeof(Lane)) * settings::max_lanes); }
+Size header_size() { return CACHELINEALIGN(sizeof(Shared)); }
+Size total_size() { return add_size(header_size(), mul_size(slot_size(), settings::max_databases)); }
+
+void request_memory() {
+#if PG_VERSION_NUM >= 150000
+  if (previous_request_hook) previous_request_hook();
+#endif
+  RequestAddinShmemSpace(total_size());
+  RequestNamedLWLockTranche("outbox", 1);
+}
+
+void clear_counters(Database* database) {
+  for (int i = 0; i < settings::max_lanes; i++) {
+    Lane* lane = lane_at(database, i);
+    pg_atomic_uint64* const counters[] = {&lane->started, &lane->finished,  &lane->first_waiting, &lane->seen,
+                                          &lane->unacknowledged, &lane->oldest, &lane->published, &lane->bytes,
+                                          &lane->failures, &lane->last_published_at, &lane->completed_sync};
+    for (pg_atomic_uint64* counter : counters) pg_atomic_write_u64(counter, 0);
+    pg_atomic_write_u32(&lane->counted, 0);
+    pg_atomic_write_u32(&lane->worker_pid, 0);
+    lane->last_error_since = 0;
+    lane->last_error[0] = '\0';
+  }
+}
+
+void initialize_database(Database* database) {
+  pg_atomic_init_u32(&database->oid, InvalidOid);
+  pg_atomic_init_u32(&database->evictions, 0);
+  pg_atomic_init_u32(&database->segment_wanted, 0);
+  pg_atomic_init_u64(&database->requested_sync, 0);
+  pg_atomic_init_u64(&database->completed_sync, 0);
+  pg_atomic_init_u64(&database->counted_since, 0);
+  ConditionVariableInit(&database->moved);
+  for (int i = 0; i < settings::max_workers_per_database; i++) {
+    Worker* worker = worker_at(database, i);
+    pg_atomic_init_u32(&worker->pid, 0);
+    pg_atomic_init_u32(&worker->started, 0);
+  }
+  for (int i = 0; i < settings::max_lanes; i++) {
+    Lane* lane = lane_at(database, i);
+    pg_atomic_uint64* const counters[] = {&lane->started, &lane->finished,  &lane->first_waiting, &lane->seen,
+                                          &lane->unacknowledged, &lane->oldest, &lane->published, &lane->bytes,
+                                          &lane->failures, &lane->last_published_at, &lane->completed_sync};
+    for (pg_atomic_uint64* counter : counters) pg_atomic_init_u64(counter, 0);
+    pg_atomic_init_u32(&lane->counted, 0);
+    pg_atomic_init_u32(&lane->worker_pid, 0);
+  }
+}
+
+void start_up() {
+  if (previous_startup_hook) previous_startup_hook();
+  LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+  bool found;
+  auto* memory = static_cast<char*>(ShmemInitStruct("outbox", total_size(), &found));
+  instance = reinterpret_cast<Shared*>(memory);
+  slots = memory + header_size();
+  if (!found) {
+    memset(memory, 0, total_size());
+    instance->lock = &GetNamedLWLockTranche("outbox")->lock;
+    instance->databases = settings::max_databases;
+    instance->workers_each = settings::max_workers_per_database;
+    instance->lanes_each = settings::max_lanes;
+    pg_atomic_init_u32(&instance->launcher_pid, 0);
+    pg_atomic_init_u32(&instance->databases_changed, 1);
+    for (int i = 0; i < settings::max_databases; i++) initialize_database(database_at(i));
+  }
+  LWLockRelease(AddinShmemInitLock);
+}
+
+}  // namespace
+
+const char* state_name(WorkerState state) {
+  switch (state) {
+    case WorkerState::running:
+      return "running";
+    case WorkerState::idle:
+      return "idle";
+    case WorkerState::backing_off:
+      return "backing_off";
+    case WorkerState::paused:
+      return "paused";
+    case WorkerState::unconfigured:
+      return "unconfigured";
+    case WorkerState::awaiting_adoption:
+      return "awaiting_adoption";
+    case WorkerState::incompatible:
+      return "incompatible";
+    case WorkerState::not_running:
+      break;
+  }
+  return "not_running";
+}
+
+void request() {
+#if PG_VERSION_NUM >= 150000
+  previous_request_hook = shmem_request_hook;
+  shmem_request_hook = request_memory;
+#else
+  request_memory();
+#endif
+  previous_startup_hook = shmem_startup_hook;
+  shmem_startup_hook = start_up;
+}
+
+Shared* get() { return instance; }
+
+Database* database_at(int index) { return reinterpret_cast<Database*>(slots + slot_size() * index); }
+
+Database* find(Oid database) {
+  if (!instance) return nullptr;
+  for (int i = 0; i < instance->databases; i++) {
+    Database* slot = database_at(i);
+    if (pg_atomic_read_u32(&slot->oid) == database) return slot;
+  }
+  return nullptr;
+}
+
+Database* claim(Oid database) {
+  if (!instance) return nullptr;
+  LWLockAcquire(instance->lock, LW_EXCLUSIVE);
+  Database* slot = find(database);
+  if (!slot) {
+    slot = find(InvalidOid);
+    if (slot) {
+      for (int i = 0; i < instance->workers_each; i++) {
+        Worker* worker = worker_at(slot, i);
+        worker->latch = nullptr;
+        worker->state = WorkerState::not_running;
+        worker->since = GetCurrentTimestamp();
+        strlcpy(worker->reason, "the worker is being started", sizeof worker->reason);
+      }
+      clear_counters(slot);
+      pg_atomic_write_u64(&slot->requested_sync, 0);
+      pg_atomic_write_u64(&slot->completed_sync, 0);
+      pg_atomic_write_u64(&slot->counted_since, static_cast<uint64>(GetCurrentTimestamp()));
+      pg_atomic_write_u32(&slot->segment_wanted, 0);
+      pg_write_barrier();
+      pg_atomic_write_u32(&slot->oid, database);
+    }
+  }
+  LWLockRelease(instance->lock);
+  return slot;
+}
+
+void release(Database* database) {
+  LWLockAcquire(instance->lock, LW_EXCLUSIVE);
+  pg_atomic_write_u32(&database->oid, InvalidOid);
+  LWLockRelease(instance->lock);
+}
+
+Worker* worker_at(Database* database, int index) {
+  return reinterpret_cast<Worker*>(reinterpret_cast<char*>(database) + workers_offset() + MAXALIGN(sizeof(Worker)) * index);
+}
+
+Lane* lane_at(Database* database, int lane) {
+  return reinterpret_cast<Lane*>(reinterpret_cast<char*>(database) + lanes_offset() + MAXALIGN(sizeof(Lane)) * lane);
+}
+
+void wake_worker(Database* database) {
+  // Pairs with the worker, which publishes its latch before its first snapshot: either we see the latch, or that
+  // snapshot sees our commit.
+  pg_memory_barrier();
+  for (int i = 0; i < instance->workers_each; i++) {
+    Latch* latch = worker_at(database, i)->latch;
+    if (latch) SetLatch(latch);
+  }
+}
+
+void wake_launcher() {
+  pg_memory_barrier();
+  if (instance && instance->launcher) SetLatch(instance->launcher);
+}
+
+void set_worker_state(Worker* worker, WorkerState state, const char* reason) {
+  LWLockAcquire(instance->lock, LW_EXCLUSIVE);
+  if (worker->state != state || strcmp(worker->reason, reason) != 0) {
+    if (worker->state != state) worker->since = GetCurrentTimestamp();
+    worker->state = state;
+    strlcpy(worker->reason, reason, sizeof worker->reason);
+  }
+  LWLockRelease(instance->lock);
+}
+
+bool started_as_standby() { return standby; }
+void set_started_as_standby(bool value) { standby = value; }
+
+}  // namespace outbox::shared

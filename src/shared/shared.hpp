@@ -1,0 +1,104 @@
+// What all sessions of the server share: which databases use the extension, whom to wake, how much is pending.
+// Lives in shared memory, so it starts empty after a crash; nothing that must survive is kept here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "pg/postgres.hpp"
+
+namespace outbox::shared {
+
+// Counters of one lane. How `pending` stays exact without a lock:
+//   a committing session adds to `started` before its commit is visible and to `finished` after it (or after an abort);
+//   the worker reads `finished`, then takes its snapshot: whatever is in that number is visible in the snapshot.
+//   It adds what the snapshot shows to `unacknowledged`, then stores the number in `seen`.
+//   pending = unacknowledged + started - seen.
+// So a message counts from before it can be seen until Kafka has acknowledged it, and is never left out in between.
+// A prepared transaction passes the first two by; it counts once the worker has read it.
+struct Lane {
+  pg_atomic_uint64 started;
+  pg_atomic_uint64 finished;
+  pg_atomic_uint64 first_waiting;  // when the oldest message since the newest snapshot was committed; 0: none
+  pg_atomic_uint64 seen;
+  pg_atomic_uint64 unacknowledged;
+  pg_atomic_uint64 oldest;  // enqueued_at of the oldest message read and not acknowledged; 0: none
+  pg_atomic_uint32 counted;
+  pg_atomic_uint32 worker_pid;
+  pg_atomic_uint64 published;
+  pg_atomic_uint64 bytes;
+  pg_atomic_uint64 failures;
+  pg_atomic_uint64 last_published_at;
+  pg_atomic_uint64 completed_sync;  // the newest Database::requested_sync that this lane has fulfilled
+  // Under Shared::lock.
+  TimestampTz last_error_since;
+  char last_error[512];
+};
+
+enum class WorkerState : uint32_t {
+  not_running,
+  running,
+  idle,
+  backing_off,
+  paused,
+  unconfigured,
+  awaiting_adoption,
+  incompatible
+};
+const char* state_name(WorkerState state);
+
+struct Worker {
+  pg_atomic_uint32 pid;  // 0: nobody
+  Latch* latch;          // of a PGPROC, which outlives the process; under Shared::lock for writing
+  pg_atomic_uint32 started;
+  // Under Shared::lock.
+  WorkerState state;
+  TimestampTz since;
+  char reason[512];
+};
+
+// A database that has the extension. Not moved while the server runs; the oid says whether the slot is in use.
+struct Database {
+  pg_atomic_uint32 oid;
+  pg_atomic_uint32 evictions;       // > 0: somebody needs the database without our processes (DROP, RENAME, TEMPLATE)
+  pg_atomic_uint32 segment_wanted;  // an enqueuer waits for the first segment
+  pg_atomic_uint64 requested_sync;  // outbox.drain() raises it
+  pg_atomic_uint64 completed_sync;  // fulfilled while there was no lane at all
+  pg_atomic_uint64 counted_since;
+  ConditionVariable moved;  // broadcast when progress was made or a segment opened
+};
+
+struct Shared {
+  LWLock* lock;
+  Latch* launcher;
+  pg_atomic_uint32 launcher_pid;
+  pg_atomic_uint32 databases_changed;  // the launcher shall read pg_database again
+  int databases;
+  int workers_each;
+  int lanes_each;
+};
+
+// In shared_preload_libraries: asks for the memory; to be called from _PG_init.
+void request();
+// nullptr without shared_preload_libraries.
+Shared* get();
+
+Database* database_at(int index);
+// The slot of a database, or nullptr. Lock-free, for the commit of an enqueuer.
+Database* find(Oid database);
+// The slot, taken if there is none; nullptr if outbox.max_databases are in use.
+Database* claim(Oid database);
+void release(Database* database);
+
+Worker* worker_at(Database* database, int index);
+Lane* lane_at(Database* database, int lane);
+
+void wake_worker(Database* database);
+void wake_launcher();
+void set_worker_state(Worker* worker, WorkerState state, const char* reason);
+
+// True once the postmaster has started as a standby: then a changed identity is a promotion, not a copy.
+bool started_as_standby();
+void set_started_as_standby(bool value);
+
+}  // namespace outbox::shared

@@ -1,0 +1,101 @@
+-- Whoever drops the extension, its schema or its owner's objects is told how many messages would be lost. As an event
+-- trigger it also holds in sessions that have not loaded the library.
+CREATE FUNCTION outbox._guard_drop() RETURNS event_trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'outbox_guard_drop';
+COMMENT ON FUNCTION outbox._guard_drop() IS 'refuses to drop the extension while messages are unpublished';
+
+CREATE EVENT TRIGGER outbox_guard_drop ON ddl_command_start
+  WHEN TAG IN ('DROP EXTENSION', 'DROP SCHEMA', 'DROP OWNED')
+  EXECUTE FUNCTION outbox._guard_drop();
+COMMENT ON EVENT TRIGGER outbox_guard_drop IS 'refuses to drop the extension outbox while messages are unpublished';
+
+CREATE FUNCTION outbox._unpublished() RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+  SELECT (SELECT count(*) FROM outbox._message m WHERE outbox._message_state(m.segment, m.lane, m.xid, m.id) = 'pending')
+       + (SELECT count(*) FROM outbox._dead_letter d WHERE d.resent_at IS NULL)
+$$;
+COMMENT ON FUNCTION outbox._unpublished() IS 'messages that are pending or dead';
+
+CREATE FUNCTION outbox._producer_rights() RETURNS text[]
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT ARRAY[
+    'USAGE ON SCHEMA outbox',
+    'EXECUTE ON FUNCTION outbox.enqueue(text, text, text, jsonb, timestamptz, text)',
+    'EXECUTE ON FUNCTION outbox.enqueue(text, json, text, jsonb, timestamptz, text)',
+    'EXECUTE ON FUNCTION outbox.enqueue(text, jsonb, text, jsonb, timestamptz, text)',
+    'EXECUTE ON FUNCTION outbox.enqueue(text, bytea, text, jsonb, timestamptz, text)',
+    'EXECUTE ON FUNCTION outbox.enqueue(text, bytea, bytea, jsonb, timestamptz, text)',
+    'INSERT ON TABLE outbox.messages',
+    'SELECT (message_id) ON TABLE outbox.messages']
+$$;
+COMMENT ON FUNCTION outbox._producer_rights() IS 'what outbox.grant_producer() grants';
+
+CREATE FUNCTION outbox._monitor_rights() RETURNS text[]
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT ARRAY[
+    'USAGE ON SCHEMA outbox',
+    'SELECT ON TABLE outbox.lanes', 'SELECT ON TABLE outbox.workers', 'SELECT ON TABLE outbox.segments',
+    'EXECUTE ON FUNCTION outbox._default_server()', 'EXECUTE ON FUNCTION outbox._lane_counters()',
+    'EXECUTE ON FUNCTION outbox._workers()', 'EXECUTE ON FUNCTION outbox.version()']
+$$;
+COMMENT ON FUNCTION outbox._monitor_rights() IS 'what pg_monitor may read';
+
+CREATE FUNCTION outbox._operator_rights() RETURNS text[]
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT outbox._monitor_rights() || ARRAY[
+    'SELECT ON TABLE outbox.messages', 'SELECT ON TABLE outbox.dead_letters', 'SELECT ON TABLE outbox._located_message',
+    'EXECUTE ON FUNCTION outbox._text(bytea)',
+    'EXECUTE ON FUNCTION outbox._message_state(integer, integer, xid8, bigint)',
+    'EXECUTE ON FUNCTION outbox._kafka_partition(integer, integer, xid8, bigint)',
+    'EXECUTE ON FUNCTION outbox._kafka_offset(integer, integer, xid8, bigint)',
+    'EXECUTE ON FUNCTION outbox._find_id(uuid)',
+    'EXECUTE ON FUNCTION outbox.get_message(uuid)',
+    'EXECUTE ON FUNCTION outbox.wait_published(uuid, interval)',
+    'EXECUTE ON FUNCTION outbox.drain(interval)',
+    'EXECUTE ON FUNCTION outbox.pause()', 'EXECUTE ON FUNCTION outbox.resume()',
+    'EXECUTE ON FUNCTION outbox.roll()', 'EXECUTE ON FUNCTION outbox._open_segment(integer)',
+    'EXECUTE ON FUNCTION outbox.adopt()',
+    'EXECUTE ON FUNCTION outbox.resend(uuid, jsonb)',
+    'EXECUTE ON FUNCTION outbox.reset_counters()']
+$$;
+COMMENT ON FUNCTION outbox._operator_rights() IS 'what outbox.grant_operator() grants';
+
+CREATE FUNCTION outbox._change_rights(rights text[], role regrole, give boolean) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  what text;
+BEGIN
+  FOREACH what IN ARRAY rights LOOP
+    EXECUTE format(CASE WHEN give THEN 'GRANT %s TO %s' ELSE 'REVOKE %s FROM %s' END, what, role);
+  END LOOP;
+END
+$$;
+COMMENT ON FUNCTION outbox._change_rights(text[], regrole, boolean) IS 'grants or revokes rights one by one';
+
+CREATE FUNCTION outbox.grant_producer(role regrole) RETURNS void
+LANGUAGE sql VOLATILE AS 'SELECT outbox._change_rights(outbox._producer_rights(), $1, true)';
+COMMENT ON FUNCTION outbox.grant_producer(regrole) IS 'lets a role enqueue messages, and nothing else';
+CREATE FUNCTION outbox.revoke_producer(role regrole) RETURNS void
+LANGUAGE sql VOLATILE AS 'SELECT outbox._change_rights(outbox._producer_rights(), $1, false)';
+COMMENT ON FUNCTION outbox.revoke_producer(regrole) IS 'takes back what outbox.grant_producer() granted';
+CREATE FUNCTION outbox.grant_operator(role regrole) RETURNS void
+LANGUAGE sql VOLATILE AS 'SELECT outbox._change_rights(outbox._operator_rights(), $1, true)';
+COMMENT ON FUNCTION outbox.grant_operator(regrole) IS 'lets a role read messages, errors and dead letters, and pause, resume, roll, drain, adopt and resend';
+CREATE FUNCTION outbox.revoke_operator(role regrole) RETURNS void
+LANGUAGE sql VOLATILE AS 'SELECT outbox._change_rights(outbox._operator_rights(), $1, false)';
+COMMENT ON FUNCTION outbox.revoke_operator(regrole) IS 'takes back what outbox.grant_operator() granted';
+
+REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM PUBLIC;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA outbox FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM PUBLIC;
+SELECT outbox._change_rights(outbox._monitor_rights(), 'pg_monitor'::regrole, true);
+
+-- What a dump must carry. The segments themselves are ordinary tables, not members of the extension.
+SELECT pg_catalog.pg_extension_config_dump('outbox._identity', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox._segment', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox._lane', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox._dead_letter', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox._pause', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox._message_id', '');

@@ -1,0 +1,153 @@
+// What utility statements mean for our processes: a statement that changes what the worker reads wakes it at commit; one
+// that needs a database for itself sends our processes away first. Server code.
+#include "enqueue/message.hpp"
+#include "pg/error.hpp"
+#include "pg/lookup.hpp"
+#include "shared/shared.hpp"
+#include "worker/process.hpp"
+
+extern "C" {
+#include "commands/dbcommands.h"
+}
+
+namespace outbox::worker {
+
+namespace {
+
+ProcessUtility_hook_type previous = nullptr;
+
+// The database that a statement wants without other sessions; nullptr if none.
+const char* wanted_alone(Node* statement) {
+  switch (nodeTag(statement)) {
+    case T_DropdbStmt:
+      return reinterpret_cast<DropdbStmt*>(statement)->dbname;
+    case T_RenameStmt: {
+      auto* rename = reinterpret_cast<RenameStmt*>(statement);
+      return rename->renameType == OBJECT_DATABASE ? rename->subname : nullptr;
+    }
+    case T_CreatedbStmt: {
+      ListCell* cell;
+      foreach (cell, reinterpret_cast<CreatedbStmt*>(statement)->options) {
+        auto* option = lfirst_node(DefElem, cell);
+        if (strcmp(option->defname, "template") == 0 && option->arg) return defGetString(option);
+      }
+      return "template1";
+    }
+    case T_AlterDatabaseStmt: {
+      auto* alter = reinterpret_cast<AlterDatabaseStmt*>(statement);
+      ListCell* cell;
+      foreach (cell, alter->options)
+        if (strcmp(lfirst_node(DefElem, cell)->defname, "tablespace") == 0) return alter->dbname;
+      return nullptr;
+    }
+    default:
+      return nullptr;
+  }
+}
+
+bool changes_what_we_read(Node* statement) {
+  switch (nodeTag(statement)) {
+    case T_CreateExtensionStmt:
+    case T_AlterExtensionStmt:
+    case T_CreateForeignServerStmt:
+    case T_AlterForeignServerStmt:
+    case T_CreateUserMappingStmt:
+    case T_AlterUserMappingStmt:
+    case T_DropUserMappingStmt:
+    case T_DropStmt:
+    case T_DropOwnedStmt:
+    case T_AlterOwnerStmt:
+    case T_ReassignOwnedStmt:
+      return true;
+    case T_RenameStmt:
+      return reinterpret_cast<RenameStmt*>(statement)->renameType == OBJECT_FOREIGN_SERVER;
+    default:
+      return false;
+  }
+}
+
+bool touches_databases(Node* statement) {
+  return IsA(statement, CreatedbStmt) || IsA(statement, DropdbStmt) || IsA(statement, RenameStmt) ||
+         IsA(statement, AlterDatabaseStmt);
+}
+
+bool is_commit_prepared(Node* statement) {
+  return IsA(statement, TransactionStmt) &&
+         reinterpret_cast<TransactionStmt*>(statement)->kind == TRANS_STMT_COMMIT_PREPARED;
+}
+
+bool someone_there(shared::Database* database) {
+  for (int i = 0; i < shared::get()->workers_each; i++)
+    if (pg_atomic_read_u32(&shared::worker_at(database, i)->pid) != 0) return true;
+  return false;
+}
+
+// The worker sees the eviction count after it has shown its pid, and we read the pids after raising the count: one of the
+// two notices the other.
+void send_away(shared::Database* database) {
+  constexpr long patience_ms = 10'000;
+  const TimestampTz give_up = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), patience_ms);
+  ConditionVariablePrepareToSleep(&database->moved);
+  while (someone_there(database) && GetCurrentTimestamp() < give_up) {
+    for (int i = 0; i < shared::get()->workers_each; i++) {
+      const auto pid = static_cast<pid_t>(pg_atomic_read_u32(&shared::worker_at(database, i)->pid));
+      if (pid != 0) kill(pid, SIGTERM);
+    }
+    (void)ConditionVariableTimedSleep(&database->moved, 100, PG_WAIT_EXTENSION);
+  }
+  ConditionVariableCancelSleep();
+}
+
+void run(PlannedStmt* pstmt, const char* text, bool read_only_tree, ProcessUtilityContext context, ParamListInfo params,
+         QueryEnvironment* environment, DestReceiver* destination, QueryCompletion* completion) {
+  (previous ? previous : standard_ProcessUtility)(pstmt, text, read_only_tree, context, params, environment, destination,
+                                                  completion);
+}
+
+void utility(PlannedStmt* pstmt, const char* text, bool read_only_tree, ProcessUtilityContext context, ParamListInfo params,
+             QueryEnvironment* environment, DestReceiver* destination, QueryCompletion* completion) {
+  Node* statement = pstmt->utilityStmt;
+  const char* name = wanted_alone(statement);
+  const Oid oid = name ? get_database_oid(name, true) : InvalidOid;
+  shared::Database* alone = OidIsValid(oid) ? shared::find(oid) : nullptr;
+  const bool commit_prepared = is_commit_prepared(statement);
+  const bool databases = touches_databases(statement);
+  const bool ours = changes_what_we_read(statement);
+  const bool creates_extension = IsA(statement, CreateExtensionStmt);
+  if (alone) pg_atomic_fetch_add_u32(&alone->evictions, 1);
+  PG_TRY();
+  {
+    if (alone) send_away(alone);
+    run(pstmt, text, read_only_tree, context, params, environment, destination, completion);
+  }
+  PG_FINALLY();
+  {
+    if (alone) {
+      pg_atomic_fetch_sub_u32(&alone->evictions, 1);
+      shared::wake_launcher();
+    }
+  }
+  PG_END_TRY();
+
+  if (databases && shared::get()) {
+    pg_atomic_write_u32(&shared::get()->databases_changed, 1);
+    shared::wake_launcher();
+  }
+  if (ours) enqueue::wake_at_commit();
+  if (creates_extension && OidIsValid(pg::extension_oid())) enqueue::use_at_commit();
+  // What PREPARE TRANSACTION left behind became visible just now, without a commit callback of its own session.
+  if (commit_prepared && shared::get()) {
+    if (!shared::find(MyDatabaseId) && OidIsValid(pg::extension_oid())) (void)shared::claim(MyDatabaseId);
+    if (shared::Database* here = shared::find(MyDatabaseId)) shared::wake_worker(here);
+    shared::wake_launcher();
+  }
+}
+
+}  // namespace
+
+void define_hooks() {
+  previous = ProcessUtility_hook;
+  ProcessUtility_hook = utility;
+}
+
+}  // namespace outbox::worker

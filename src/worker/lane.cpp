@@ -1,0 +1,197 @@
+#include "worker/lane.hpp"
+
+#include <algorithm>
+
+#include "claim/fetch.hpp"
+
+namespace outbox::worker {
+
+namespace {
+
+// Windows on their way to Kafka at a time: more would only make the first reports' bookkeeping longer.
+constexpr std::size_t most_windows = 64;
+
+void subtract(pg_atomic_uint64& counter, std::uint64_t count) {
+  pg_atomic_fetch_sub_u64(&counter, static_cast<std::int64_t>(count));
+}
+
+}  // namespace
+
+Lane::Lane(std::int32_t number, receipt::Cursor cursor, shared::Lane* counters)
+    : number_(number), counters_(counters), cursor_(std::move(cursor)), appended_(cursor_) {
+  pg_atomic_write_u32(&counters_->counted, 0);
+  pg_atomic_write_u64(&counters_->unacknowledged, 0);
+  pg_atomic_write_u64(&counters_->oldest, 0);
+  pg_atomic_write_u32(&counters_->worker_pid, static_cast<std::uint32_t>(MyProcPid));
+}
+
+Lane::~Lane() {
+  pg_atomic_write_u32(&counters_->counted, 0);
+  pg_atomic_write_u32(&counters_->worker_pid, 0);
+}
+
+const claim::TransactionSnapshot& Lane::newest_end() const {
+  return windows_.empty() ? cursor_.completed : windows_.back().upto;
+}
+
+bool Lane::has_unread() const { return !windows_.empty() && !windows_.back().read_out(); }
+
+bool Lane::can_open_window() const { return windows_.size() < most_windows && !has_unread(); }
+
+// Counts the window anew: a first walk adds to what is pending, a later one corrects it (rows may have been vacuumed).
+void Lane::walk(Window& window, const claim::TransactionSnapshot& from, const Moment& moment) {
+  std::vector<claim::Leaf> leaves = moment.leaves;
+  claim::Walk found = claim::walk_window(leaves, moment.snapshot, number_, from, window.upto, window.above);
+  pg_atomic_fetch_add_u64(&counters_->unacknowledged, static_cast<std::int64_t>(found.total - window.unread));
+  window.unread = found.total;
+  window.list = std::move(found.smallest);
+  window.leaves = std::move(leaves);
+  window.next = 0;
+}
+
+void Lane::open_window(const Moment& moment) {
+  Window window;
+  window.number = next_window_;
+  const bool resumed = windows_.empty() && cursor_.window_end.has_value();
+  window.upto = resumed ? *cursor_.window_end : moment.now;
+  window.above = resumed ? cursor_.sent_id : 0;
+  // A resumed window ends before the present: what is behind it must still count as waiting.
+  window.sync = resumed ? sync_reached_ : moment.sync;
+  walk(window, newest_end(), moment);
+  pg_write_barrier();
+  if (!resumed) {
+    pg_atomic_write_u64(&counters_->seen, moment.finished);
+    pg_atomic_write_u32(&counters_->counted, 1);
+  }
+  next_window_++;
+  windows_.push_back(std::move(window));
+}
+
+std::unique_ptr<claim::Batch> Lane::read_window(Window& window, const Moment& moment, const claim::Budget& budget) {
+  if (window.next == window.list.size()) {
+    const claim::TransactionSnapshot& from =
+        windows_.size() == 1 ? cursor_.completed : windows_[windows_.size() - 2].upto;
+    walk(window, from, moment);
+    if (window.list.empty()) return nullptr;
+  }
+  auto batch = std::make_unique<claim::Batch>();
+  batch->lane = number_;
+  const std::span<const claim::Candidate> rest = std::span(window.list).subspan(window.next);
+  const claim::Fetched fetched =
+      claim::fetch(rest, window.leaves, moment.snapshot, number_, window.number, budget, *batch);
+  if (fetched.candidates > 0) window.above = rest[fetched.candidates - 1].id;
+  window.next += fetched.candidates;
+  window.unread -= fetched.candidates;
+  window.unsettled += batch->records.size();
+  // Candidates of aborted transactions and rolled-back savepoints end here.
+  subtract(counters_->unacknowledged, fetched.candidates - batch->records.size());
+  if (fetched.rewritten) window.next = window.list.size();
+  return batch->records.empty() ? nullptr : std::move(batch);
+}
+
+std::unique_ptr<claim::Batch> Lane::read(const Moment& moment, const claim::Budget& budget) {
+  if (!has_unread()) {
+    if (!can_open_window()) return nullptr;
+    open_window(moment);
+  }
+  std::unique_ptr<claim::Batch> batch;
+  while (!batch && has_unread()) batch = read_window(windows_.back(), moment, budget);
+  if (!batch) close_finished_windows();
+  show_oldest();
+  return batch;
+}
+
+void Lane::take(claim::Batch& batch, const publish::Outcome& outcome) {
+  claim::Origin& origin = batch.origins[outcome.ticket - batch.first_ticket];
+  if (origin.fate != claim::Origin::Fate::open) return;
+  origin.partition = outcome.partition;
+  origin.offset = outcome.offset;
+  if (outcome.kind == publish::Outcome::Kind::published) {
+    origin.fate = claim::Origin::Fate::published;
+    pg_atomic_fetch_add_u64(&counters_->published, 1);
+    pg_atomic_fetch_add_u64(&counters_->bytes, origin.bytes);
+  } else {
+    origin.fate = claim::Origin::Fate::dead;
+    pg_atomic_fetch_add_u64(&counters_->failures, 1);
+    refused_ahead_.emplace(origin.id,
+                           receipt::Refused{origin.id, origin.xid, origin.segment, outcome.error_code, outcome.reason});
+  }
+  subtract(counters_->unacknowledged, 1);
+}
+
+void Lane::settle(const publish::Record& record, const claim::Origin& origin) {
+  if (origin.fate == claim::Origin::Fate::published)
+    receipts_.add({origin.id, record.topic, origin.partition, origin.offset});
+  else if (auto refused = refused_ahead_.extract(origin.id))
+    refused_.push_back(std::move(refused.mapped()));
+  while (windows_.front().number != origin.window) {
+    cursor_.completed = std::move(windows_.front().upto);
+    sync_reached_ = std::max(sync_reached_, windows_.front().sync);
+    windows_.pop_front();
+  }
+  Window& window = windows_.front();
+  window.unsettled--;
+  cursor_.window_end = window.upto;
+  cursor_.sent_id = origin.id;
+  moved_ = true;
+}
+
+void Lane::close_finished_windows() {
+  while (!windows_.empty() && windows_.front().read_out() && windows_.front().unsettled == 0) {
+    cursor_.completed = std::move(windows_.front().upto);
+    cursor_.window_end.reset();
+    cursor_.sent_id = 0;
+    sync_reached_ = std::max(sync_reached_, windows_.front().sync);
+    windows_.pop_front();
+  }
+  if (!moved_ && sync_told_ < sync_reached_) {
+    sync_told_ = sync_reached_;
+    pg_atomic_write_u64(&counters_->completed_sync, sync_told_);
+  }
+}
+
+void Lane::advance() {
+  while (!sent_.empty()) {
+    claim::Batch& batch = *sent_.front();
+    while (!batch.done() && batch.origins[batch.settled].fate != claim::Origin::Fate::open) {
+      settle(batch.records[batch.settled], batch.origins[batch.settled]);
+      batch.settled++;
+    }
+    if (!batch.done()) break;
+    sent_.pop_front();
+  }
+  close_finished_windows();
+  show_oldest();
+}
+
+void Lane::show_oldest() {
+  const std::int64_t oldest = sent_.empty() ? 0 : sent_.front()->origins[sent_.front()->settled].enqueued_at;
+  pg_atomic_write_u64(&counters_->oldest, static_cast<std::uint64_t>(oldest));
+}
+
+receipt::Advance Lane::progress() const {
+  receipt::Advance advance;
+  advance.lane = number_;
+  advance.to = cursor_;
+  advance.to.seq = appended_.seq;
+  advance.messages = receipts_.count();
+  advance.first_id = receipts_.smallest_id();
+  advance.last_id = receipts_.largest_id();
+  advance.receipts = receipts_.bytes();
+  advance.refused = &refused_;
+  return advance;
+}
+
+void Lane::progress_appended(std::int64_t seq) {
+  appended_ = cursor_;
+  appended_.seq = seq;
+  cursor_.seq = seq;
+  receipts_.clear();
+  refused_.clear();
+  moved_ = false;
+  pg_atomic_write_u64(&counters_->last_published_at, static_cast<std::uint64_t>(GetCurrentTimestamp()));
+  sync_told_ = sync_reached_;
+  pg_atomic_write_u64(&counters_->completed_sync, sync_told_);
+}
+
+}  // namespace outbox::worker

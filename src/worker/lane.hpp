@@ -1,0 +1,103 @@
+// A lane in the hands of this worker: its windows, what of them is on the way to Kafka, and how far it has come.
+// Owner: Worker. C++ code.
+//
+// Windows are opened one after another and sent without waiting for the one before: the idempotent producer keeps their
+// order. Reports come in any order; the lane's cursor follows the longest run of records that have an outcome.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "claim/batch.hpp"
+#include "claim/window.hpp"
+#include "publish/publisher.hpp"
+#include "receipt/progress.hpp"
+#include "receipt/receipts.hpp"
+#include "shared/shared.hpp"
+
+namespace outbox::worker {
+
+class Lane {
+ public:
+  Lane(std::int32_t number, receipt::Cursor cursor, shared::Lane* counters);
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  // Reads on in the present window, or opens the next one up to `now`. In a transaction with `snapshot` registered, of
+  // which `now` is the plain form. `finished` and `sync` are numbers that were read before the snapshot was taken.
+  // Returns the batch read, or nullptr if nothing is there. Throws ErrorInFlight and has then changed nothing.
+  struct Moment {
+    Snapshot snapshot;
+    const claim::TransactionSnapshot& now;
+    std::uint64_t finished;
+    std::uint64_t sync;
+    const std::vector<claim::Leaf>& leaves;
+  };
+  std::unique_ptr<claim::Batch> read(const Moment& moment, const claim::Budget& budget);
+  // Whether read() would find something without a new snapshot.
+  [[nodiscard]] bool has_unread() const;
+  [[nodiscard]] bool can_open_window() const;
+
+  // The batch is on its way: its records' outcomes will come.
+  void expect(claim::Batch* batch) { sent_.push_back(batch); }
+  void take(claim::Batch& batch, const publish::Outcome& outcome);
+  // Moves the cursor over what has an outcome. Batches that are finished are forgotten here.
+  void advance();
+
+  [[nodiscard]] bool has_progress() const { return moved_; }
+  [[nodiscard]] receipt::Advance progress() const;
+  void progress_appended(std::int64_t seq);
+  // The completed snapshot is to be written although nothing was sent, so that a rolled segment can be seen drained.
+  void note_completed() { moved_ = true; }
+
+  [[nodiscard]] std::int32_t number() const { return number_; }
+  [[nodiscard]] bool idle() const { return sent_.empty() && !has_unread(); }
+  [[nodiscard]] std::size_t unappended() const { return receipts_.count() + refused_.size(); }
+  [[nodiscard]] const receipt::Cursor& appended() const { return appended_; }
+  [[nodiscard]] const std::vector<receipt::Refused>& refused() const { return refused_; }
+  std::chrono::steady_clock::time_point last_append{};
+
+ private:
+  struct Window {
+    std::uint32_t number = 0;
+    claim::TransactionSnapshot upto;
+    std::vector<claim::Leaf> leaves;
+    std::vector<claim::Candidate> list;
+    std::size_t next = 0;          // first of `list` not handed out
+    std::int64_t above = 0;        // every candidate up to this id was handed out
+    std::uint64_t unread = 0;      // candidates not handed out, as counted in `unacknowledged`
+    std::uint64_t unsettled = 0;   // records handed out and not yet taken into the cursor
+    std::uint64_t sync = 0;
+    [[nodiscard]] bool read_out() const { return unread == 0; }
+  };
+
+  [[nodiscard]] const claim::TransactionSnapshot& newest_end() const;
+  void walk(Window& window, const claim::TransactionSnapshot& from, const Moment& moment);
+  void open_window(const Moment& moment);
+  std::unique_ptr<claim::Batch> read_window(Window& window, const Moment& moment, const claim::Budget& budget);
+  void settle(const publish::Record& record, const claim::Origin& origin);
+  void close_finished_windows();
+  void show_oldest();
+
+  std::int32_t number_;
+  shared::Lane* counters_;
+  receipt::Cursor cursor_;    // in memory, as far as there are outcomes
+  receipt::Cursor appended_;  // as it stands in the progress log
+  std::deque<Window> windows_;
+  std::uint32_t next_window_ = 1;
+  std::deque<claim::Batch*> sent_;
+  receipt::Encoder receipts_;
+  std::vector<receipt::Refused> refused_;
+  std::unordered_map<std::int64_t, receipt::Refused> refused_ahead_;  // by id, until the cursor reaches them
+  bool moved_ = false;
+  std::uint64_t sync_reached_ = 0;
+  std::uint64_t sync_told_ = 0;
+};
+
+}  // namespace outbox::worker

@@ -1,0 +1,268 @@
+// The launcher, one a server: finds the databases that have the extension and keeps a worker running for each. It is
+// connected to no database. Each turn it compares what should run with what runs; it does not only react.
+#include <algorithm>
+#include <vector>
+
+#include "pg/error.hpp"
+#include "settings.hpp"
+#include "shared/shared.hpp"
+#include "worker/process.hpp"
+
+extern "C" {
+#include "commands/dbcommands.h"
+PGDLLEXPORT void outbox_launcher_main(Datum argument);
+}
+
+namespace outbox::worker {
+
+void register_launcher() {
+  BackgroundWorker worker{};
+  worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+  worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+  worker.bgw_restart_time = 1;
+  strlcpy(worker.bgw_library_name, "outbox", sizeof worker.bgw_library_name);
+  strlcpy(worker.bgw_function_name, "outbox_launcher_main", sizeof worker.bgw_function_name);
+  strlcpy(worker.bgw_name, "outbox launcher", sizeof worker.bgw_name);
+  strlcpy(worker.bgw_type, "outbox launcher", sizeof worker.bgw_type);
+  RegisterBackgroundWorker(&worker);
+}
+
+bool start_process(const Start& start, BackgroundWorkerHandle** handle) {
+  BackgroundWorker worker{};
+  worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+  worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+  worker.bgw_restart_time = BGW_NEVER_RESTART;  // the launcher restarts it
+  worker.bgw_notify_pid = MyProcPid;
+  strlcpy(worker.bgw_library_name, "outbox", sizeof worker.bgw_library_name);
+  strlcpy(worker.bgw_function_name, start.function, sizeof worker.bgw_function_name);
+  pg_snprintf(worker.bgw_name, sizeof worker.bgw_name, "%s for database %u", start.type, start.database);
+  strlcpy(worker.bgw_type, start.type, sizeof worker.bgw_type);
+  worker.bgw_main_arg = Int32GetDatum(start.slot);
+  memcpy(worker.bgw_extra, &start.database, sizeof start.database);
+  return RegisterDynamicBackgroundWorker(&worker, handle);
+}
+
+namespace {
+
+constexpr long scan_interval_ms = 30'000;
+constexpr long first_pause_ms = 500;
+constexpr long longest_pause_ms = 30'000;
+
+bool is_running(BackgroundWorkerHandle* handle) {
+  pid_t pid;
+  if (!handle) return false;
+  const BgwHandleStatus status = GetBackgroundWorkerPid(handle, &pid);
+  return status == BGWH_STARTED || status == BGWH_NOT_YET_STARTED;
+}
+
+// One slot of shared memory as the launcher keeps it.
+struct Child {
+  Oid database = InvalidOid;
+  BackgroundWorkerHandle* handle = nullptr;
+  TimestampTz started_at = 0;
+  TimestampTz next_start = 0;
+  long pause_ms = first_pause_ms;
+  bool warned = false;
+};
+
+class Launcher {
+ public:
+  Launcher() : children_(static_cast<std::size_t>(settings::max_databases)) {}
+
+  void turn() {
+    const TimestampTz now = GetCurrentTimestamp();
+    if (pg_atomic_exchange_u32(&shared::get()->databases_changed, 0) != 0 || now >= next_scan_) {
+      next_scan_ = TimestampTzPlusMilliseconds(now, scan_interval_ms);
+      scan();
+    }
+    probe();
+    for (std::size_t i = 0; i < children_.size(); i++) reconcile(children_[i], static_cast<int>(i));
+  }
+
+  [[nodiscard]] long sleep_ms() const {
+    const TimestampTz now = GetCurrentTimestamp();
+    TimestampTz wake = next_scan_;
+    if (!unprobed_.empty()) wake = std::min(wake, next_probe_);
+    for (const Child& child : children_)
+      if (OidIsValid(child.database) && !is_running(child.handle)) wake = std::min(wake, std::max(child.next_start, now));
+    return std::clamp(TimestampDifferenceMilliseconds(now, wake), 10L, scan_interval_ms);
+  }
+
+ private:
+  // Databases that allow connections and are no templates; known ones are probed once, new ones soon.
+  void scan() {
+    struct Found {
+      Oid* oids;
+      int count;
+    };
+    const Found found = pg::call([] {
+      Found result{nullptr, 0};
+      StartTransactionCommand();
+      (void)GetTransactionSnapshot();
+      MemoryContext before = MemoryContextSwitchTo(TopMemoryContext);
+      Relation catalog = table_open(DatabaseRelationId, AccessShareLock);
+      TableScanDesc scan = table_beginscan_catalog(catalog, 0, nullptr);
+      int room = 16;
+      result.oids = static_cast<Oid*>(palloc(sizeof(Oid) * room));
+      while (HeapTuple tuple = heap_getnext(scan, ForwardScanDirection)) {
+        auto* form = reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple));
+        if (!form->datallowconn || form->datistemplate) continue;
+        if (result.count == room) result.oids = static_cast<Oid*>(repalloc(result.oids, sizeof(Oid) * (room *= 2)));
+        result.oids[result.count++] = form->oid;
+      }
+      table_endscan(scan);
+      table_close(catalog, AccessShareLock);
+      MemoryContextSwitchTo(before);
+      CommitTransactionCommand();
+      return result;
+    });
+    const std::vector<Oid> databases(found.oids, found.oids + found.count);
+    pg::call([found] { pfree(found.oids); });
+    auto gone = [&](Oid oid) { return std::find(databases.begin(), databases.end(), oid) == databases.end(); };
+    std::erase_if(probed_, gone);
+    std::erase_if(unprobed_, gone);
+    for (int i = 0; i < settings::max_databases; i++) {
+      shared::Database* database = shared::database_at(i);
+      const Oid oid = pg_atomic_read_u32(&database->oid);
+      if (OidIsValid(oid) && gone(oid)) pg::call([database] { shared::release(database); });
+    }
+    for (const Oid oid : databases) {
+      const bool known = std::find(probed_.begin(), probed_.end(), oid) != probed_.end() ||
+                         std::find(unprobed_.begin(), unprobed_.end(), oid) != unprobed_.end();
+      if (!known) unprobed_.push_back(oid);
+    }
+  }
+
+  // One probe at a time: a server can have thousands of databases.
+  void probe() {
+    if (is_running(probe_) || unprobed_.empty()) return;
+    if (probe_) {
+      pfree(probe_);
+      probe_ = nullptr;
+      probed_.push_back(unprobed_.front());
+      unprobed_.erase(unprobed_.begin());
+      if (unprobed_.empty()) return;
+    }
+    const TimestampTz now = GetCurrentTimestamp();
+    if (now < next_probe_) return;
+    const Start start{"outbox_probe_main", "outbox probe", unprobed_.front(), 0};
+    BackgroundWorkerHandle* handle = nullptr;
+    const bool started = pg::call([&] { return in_top_context(start, &handle); });
+    if (started) {
+      probe_ = handle;
+      return;
+    }
+    next_probe_ = TimestampTzPlusMilliseconds(now, 5000);
+    warn_no_worker(warned_);
+  }
+
+  static bool in_top_context(const Start& start, BackgroundWorkerHandle** handle) {
+    MemoryContext before = MemoryContextSwitchTo(TopMemoryContext);
+    const bool started = start_process(start, handle);
+    MemoryContextSwitchTo(before);
+    return started;
+  }
+
+  static void warn_no_worker(bool& warned) {
+    if (warned) return;
+    warned = true;
+    pg::call([] {
+      ereport(WARNING, (errmsg("outbox could not start a background worker"),
+                        errdetail("All slots of max_worker_processes (%d) are in use.", max_worker_processes),
+                        errhint("Raise max_worker_processes and restart the server.")));
+    });
+  }
+
+  void reconcile(Child& child, int index) {
+    shared::Database* database = shared::database_at(index);
+    const Oid oid = pg_atomic_read_u32(&database->oid);
+    const TimestampTz now = GetCurrentTimestamp();
+    if (is_running(child.handle)) return;
+    if (child.handle) ended(child, database, now);
+    if (oid != child.database) child = Child{.database = oid};
+    if (!OidIsValid(oid) || pg_atomic_read_u32(&database->evictions) != 0 || now < child.next_start) return;
+    const Start start{"outbox_worker_main", "outbox worker", oid, index};
+    if (pg::call([&] { return in_top_context(start, &child.handle); })) {
+      child.started_at = now;
+      child.warned = false;
+      return;
+    }
+    child.handle = nullptr;
+    child.next_start = TimestampTzPlusMilliseconds(now, 5000);
+    warn_no_worker(child.warned);
+    pg::call([database] {
+      shared::set_worker_state(shared::worker_at(database, 0), shared::WorkerState::not_running,
+                               "all slots of max_worker_processes are in use: raise it and restart the server");
+    });
+  }
+
+  // A worker that ends soon after its start is started again later and later.
+  static void ended(Child& child, shared::Database* database, TimestampTz now) {
+    pfree(child.handle);
+    child.handle = nullptr;
+    const bool short_life = TimestampDifferenceMilliseconds(child.started_at, now) < 10'000;
+    child.pause_ms = short_life ? std::min(child.pause_ms * 2, longest_pause_ms) : first_pause_ms;
+    // The first restarts come at once: a worker that was terminated by hand is back within seconds.
+    child.next_start = child.pause_ms <= 4 * first_pause_ms ? now : TimestampTzPlusMilliseconds(now, child.pause_ms);
+    if (pg_atomic_read_u32(&database->oid) != child.database) return;
+    pg::call([database] {
+      shared::set_worker_state(shared::worker_at(database, 0), shared::WorkerState::not_running,
+                               "the worker has ended and will be started again, see the server log");
+    });
+  }
+
+  std::vector<Child> children_;
+  std::vector<Oid> probed_;
+  std::vector<Oid> unprobed_;
+  BackgroundWorkerHandle* probe_ = nullptr;
+  TimestampTz next_scan_ = 0;
+  TimestampTz next_probe_ = 0;
+  bool warned_ = false;
+};
+
+void leave(int, Datum) {
+  shared::get()->launcher = nullptr;
+  pg_atomic_write_u32(&shared::get()->launcher_pid, 0);
+}
+
+void run_launcher() {
+  Launcher launcher;
+  for (;;) {
+    try {
+      launcher.turn();
+      const long sleep = launcher.sleep_ms();
+      pg::call([sleep] {
+        (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, sleep, PG_WAIT_EXTENSION);
+        ResetLatch(MyLatch);
+        CHECK_FOR_INTERRUPTS();
+        if (ConfigReloadPending) {
+          ConfigReloadPending = false;
+          ProcessConfigFile(PGC_SIGHUP);
+        }
+      });
+    } catch (const pg::ErrorInFlight&) {
+      pg::recover();
+      pg::call([] { (void)WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1000, PG_WAIT_EXTENSION); });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outbox::worker
+
+void outbox_launcher_main(Datum) {
+  using namespace outbox;
+  pqsignal(SIGTERM, die);
+  pqsignal(SIGHUP, SignalHandlerForConfigReload);
+  BackgroundWorkerUnblockSignals();
+  BackgroundWorkerInitializeConnection(nullptr, nullptr, 0);
+  shared::get()->launcher = MyLatch;
+  pg_atomic_write_u32(&shared::get()->launcher_pid, static_cast<uint32>(MyProcPid));
+  on_shmem_exit(worker::leave, 0);
+  try {
+    worker::run_launcher();
+  } catch (const std::exception& e) {
+    elog(LOG, "outbox launcher: %s", e.what());
+  }
+  proc_exit(1);
+}

@@ -1,0 +1,175 @@
+// The process around the worker: signals, connection, the wait, errors, the end.
+#include <memory>
+
+#include "pg/error.hpp"
+#include "pg/lookup.hpp"
+#include "settings.hpp"
+#include "shared/shared.hpp"
+#include "worker/worker.hpp"
+
+extern "C" PGDLLEXPORT void outbox_worker_main(Datum argument);
+
+namespace outbox::worker {
+
+namespace {
+
+shared::Database* my_database = nullptr;
+shared::Worker* my_slot = nullptr;
+Worker* running = nullptr;  // a raw pointer: an exit callback deletes it, as an exit runs no destructors
+Oid watched = InvalidOid;   // outbox._segment
+
+void leave_slot(int, Datum) {
+  LWLockAcquire(shared::get()->lock, LW_EXCLUSIVE);
+  my_slot->latch = nullptr;
+  pg_atomic_write_u32(&my_slot->pid, 0);
+  LWLockRelease(shared::get()->lock);
+  ConditionVariableBroadcast(&my_database->moved);
+  shared::wake_launcher();
+}
+
+// librdkafka's threads must be gone before shared memory is.
+void end_publishing(int, Datum) {
+  Worker* worker = running;
+  running = nullptr;
+  delete worker;
+}
+
+void note_relation(Datum, Oid relation) {
+  if (relation == InvalidOid || relation == watched) control_changed = true;
+}
+
+void note_catalog(Datum, int, uint32) { control_changed = true; }
+
+// Nobody else may be in this slot, and nobody may need the database without us. See hooks.cpp, send_away().
+bool enter_slot(Oid database, int index) {
+  my_database = shared::database_at(index);
+  my_slot = shared::worker_at(my_database, 0);
+  if (pg_atomic_read_u32(&my_database->oid) != database) return false;
+  LWLockAcquire(shared::get()->lock, LW_EXCLUSIVE);
+  const bool free = pg_atomic_read_u32(&my_slot->pid) == 0;
+  if (free) {
+    pg_atomic_write_u32(&my_slot->pid, static_cast<uint32>(MyProcPid));
+    my_slot->latch = MyLatch;
+  }
+  LWLockRelease(shared::get()->lock);
+  if (!free) return false;
+  on_shmem_exit(leave_slot, 0);
+  pg_memory_barrier();
+  return pg_atomic_read_u32(&my_database->evictions) == 0 && pg_atomic_read_u32(&my_database->oid) == database;
+}
+
+void set(const char* name, const char* value) { SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE); }
+
+// What ALTER DATABASE and ALTER ROLE may have set does not apply here.
+void fix_settings() {
+  set("search_path", "pg_catalog, pg_temp");
+  set("default_transaction_isolation", "read committed");
+  set("default_transaction_read_only", "off");
+  set("default_transaction_deferrable", "off");
+  set("statement_timeout", "0");
+  set("lock_timeout", "1s");
+  set("idle_in_transaction_session_timeout", "0");
+  set("row_security", "off");
+  set("session_replication_role", "origin");
+  set("synchronous_commit", "off");
+  set("enable_seqscan", "off");
+  set("jit", "off");
+  set("client_min_messages", "error");
+}
+
+void connect(Oid database) {
+  pqsignal(SIGTERM, die);
+  pqsignal(SIGHUP, SignalHandlerForConfigReload);
+  BackgroundWorkerUnblockSignals();
+  BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+  fix_settings();
+  CacheRegisterRelcacheCallback(note_relation, 0);
+  for (const int cache : {FOREIGNSERVEROID, USERMAPPINGOID, FOREIGNDATAWRAPPEROID, AUTHOID})
+    CacheRegisterSyscacheCallback(cache, note_catalog, 0);
+  StartTransactionCommand();
+  watched = pg::relation_oid("_segment");
+  CommitTransactionCommand();
+}
+
+// Waits for a commit, a report from Kafka, a signal or the time. True if it was not only Kafka.
+bool wait(const Worker& worker) {
+  const long sleep = worker.sleep_ms();
+  const int fd = worker.wake_fd();
+  const int events = pg::call([sleep, fd] {
+    int wanted = WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH;
+    if (fd >= 0) wanted |= WL_SOCKET_READABLE;
+    const int happened = WaitLatchOrSocket(MyLatch, wanted, fd, sleep, PG_WAIT_EXTENSION);
+    if ((happened & WL_LATCH_SET) != 0) ResetLatch(MyLatch);
+    return happened;
+  });
+  return (events & (WL_LATCH_SET | WL_TIMEOUT)) != 0;
+}
+
+void reload() {
+  if (!ConfigReloadPending) return;
+  ConfigReloadPending = false;
+  pg::call([] { ProcessConfigFile(PGC_SIGHUP); });
+  control_changed = true;
+}
+
+// SIGTERM: writes down what Kafka has acknowledged, then dies of it.
+void finish_and_die(Worker& worker) {
+  ProcDiePending = false;
+  InterruptPending = false;
+  try {
+    worker.finish();
+  } catch (const pg::ErrorInFlight&) {
+    pg::recover();
+  }
+  ProcDiePending = true;
+  InterruptPending = true;
+  pg::call([] { CHECK_FOR_INTERRUPTS(); });
+}
+
+void run(Worker& worker) {
+  bool woken = true;
+  for (;;) {
+    try {
+      if (ProcDiePending) finish_and_die(worker);
+      pg::call([] {
+        CHECK_FOR_INTERRUPTS();
+        AcceptInvalidationMessages();
+      });
+      reload();
+      if (!worker.turn(woken)) return;
+      pgstat_report_stat(false);
+      woken = wait(worker);
+    } catch (const pg::ErrorInFlight&) {
+      char text[256];
+      pg::error_message(text, sizeof text, nullptr);
+      pg::recover();
+      worker.back_off(text);
+      woken = true;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outbox::worker
+
+void outbox_worker_main(Datum argument) {
+  using namespace outbox;
+  Oid database;
+  memcpy(&database, MyBgworkerEntry->bgw_extra, sizeof database);
+  if (!worker::enter_slot(database, DatumGetInt32(argument))) proc_exit(1);
+  worker::connect(database);
+  before_shmem_exit(worker::end_publishing, 0);
+  try {
+    worker::running = new worker::Worker(worker::my_database, worker::my_slot);
+    worker::run(*worker::running);
+  } catch (const pg::ErrorInFlight&) {
+    pg::recover();
+    proc_exit(1);
+  } catch (const std::exception& e) {
+    elog(LOG, "outbox worker ends: %s", e.what());
+    proc_exit(1);
+  }
+  // DROP EXTENSION
+  shared::release(worker::my_database);
+  proc_exit(0);
+}

@@ -1,0 +1,24 @@
+// The probe: connects to one database, and if the extension is there, gives it a place in shared memory. Then it ends.
+// Server code.
+#include "pg/error.hpp"
+#include "pg/lookup.hpp"
+#include "settings.hpp"
+#include "shared/shared.hpp"
+
+extern "C" PGDLLEXPORT void outbox_probe_main(Datum argument);
+
+void outbox_probe_main(Datum) {
+  using namespace outbox;
+  Oid database;
+  memcpy(&database, MyBgworkerEntry->bgw_extra, sizeof database);
+  pqsignal(SIGTERM, die);
+  BackgroundWorkerUnblockSignals();
+  BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+  StartTransactionCommand();
+  if (OidIsValid(pg::extension_oid()) && !shared::claim(database))
+    ereport(WARNING, (errmsg("messages of database %u will not be published", database),
+                      errdetail("All %d slots of outbox.max_databases are in use.", settings::max_databases),
+                      errhint("Raise outbox.max_databases and restart the server.")));
+  CommitTransactionCommand();
+  proc_exit(0);
+}

@@ -1,0 +1,21 @@
+// The processes of the extension and how they come and go.
+#pragma once
+
+#include "pg/postgres.hpp"
+
+namespace outbox::worker {
+
+// From _PG_init, in shared_preload_libraries.
+void register_launcher();
+void define_hooks();
+
+// Starts a background worker of ours; false if max_worker_processes is used up. Server code.
+struct Start {
+  const char* function;
+  const char* type;  // as pg_stat_activity shows it
+  Oid database;
+  int32 slot;
+};
+bool start_process(const Start& start, BackgroundWorkerHandle** handle);
+
+}  // namespace outbox::worker

@@ -1,0 +1,105 @@
+// The worker of one database: the loop that publishes. C++ code.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "claim/batch.hpp"
+#include "claim/window.hpp"
+#include "publish/publisher.hpp"
+#include "shared/shared.hpp"
+#include "segment/upkeep.hpp"
+#include "worker/kafka_server.hpp"
+#include "worker/lane.hpp"
+
+namespace outbox::worker {
+
+using Clock = std::chrono::steady_clock;
+
+// What a look at the catalogs found.
+struct Situation {
+  shared::WorkerState state = shared::WorkerState::not_running;
+  std::string reason;
+  bool extension_gone = false;
+  [[nodiscard]] bool may_publish() const { return state == shared::WorkerState::running; }
+};
+
+// Lifetime: one process. Thread: the process's only one.
+class Worker {
+ public:
+  Worker(shared::Database* database, shared::Worker* self);
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // One turn of the loop: looks, reads, hands to Kafka, takes reports, writes progress. False: the extension is gone.
+  bool turn(bool woken);
+  // How long the loop may sleep, and on what.
+  [[nodiscard]] long sleep_ms() const;
+  [[nodiscard]] int wake_fd() const;
+  // After an error in turn(): what was sent stays known; database work waits for a moment.
+  void back_off(const char* why);
+  // Takes the reports at hand, writes progress, ends the connection to Kafka; bounded.
+  void finish();
+
+ private:
+  void look();
+  void look_at_segments(std::int32_t generation);
+  void claim_lanes();
+  void configure(KafkaServer server);
+  void serve_segment_request();
+  void read();
+  void read_lanes();
+  void submit();
+  void take_reports();
+  void append_progress(bool all);
+  void append_lane(Lane& lane);
+  void drop_lanes();
+  void stop_publishing();
+  void resubmit_all();
+  void look_after_segments();
+  void show_state();
+  void show_failure(const char* text, std::int32_t only_lane = -1);
+  void write_log();
+  Lane* lane(std::int32_t number);
+  claim::Batch* batch_of(std::uint64_t ticket);
+  [[nodiscard]] bool room_for_more() const;
+  [[nodiscard]] bool idle() const;
+
+  shared::Database* database_;
+  shared::Worker* self_;
+  Situation situation_;
+  std::string shown_reason_;
+  std::optional<shared::WorkerState> shown_state_;
+
+  std::int32_t generation_ = 0;
+  std::vector<claim::Leaf> leaves_;
+  bool rolled_segments_ = false;
+  bool active_ = false;  // something was read since the last upkeep
+  segment::Upkeep upkeep_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+
+  std::unique_ptr<publish::Publisher> publisher_;
+  std::optional<publish::Settings> configured_;
+  std::string unconfigured_reason_;
+
+  std::deque<std::unique_ptr<claim::Batch>> batches_;  // in the order of their tickets
+  std::size_t submitting_ = 0;                         // index of the first batch that is not wholly submitted
+  std::uint64_t next_ticket_ = 1;
+  std::vector<publish::Outcome> outcomes_;
+
+  bool want_read_ = true;
+  Clock::time_point next_look_{};
+  Clock::time_point next_upkeep_{};
+  Clock::time_point retry_at_{};
+  int failures_ = 0;
+};
+
+// Set by invalidation callbacks and signals: the worker looks at the catalogs again.
+extern bool control_changed;
+
+}  // namespace outbox::worker

@@ -1,0 +1,243 @@
+"""The layers of tests, from the one without a server to the one with several servers. Called by test/run."""
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import xml.etree.ElementTree as ElementTree
+
+TEST = pathlib.Path(__file__).resolve().parent
+ROOT = TEST.parent
+FULL = os.environ.get("OUTBOX_FULL", "") not in ("", "0")
+
+
+@dataclasses.dataclass
+class Counts:
+    passed: int = 0
+    failed: list = dataclasses.field(default_factory=list)  # names
+    skipped: list = dataclasses.field(default_factory=list)  # "name: reason"
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+
+def run(*command, **kwargs):
+    """Run a command and show its output."""
+    sys.stdout.flush()
+    return subprocess.run([*map(str, command)], **kwargs).returncode
+
+
+def run_and_keep(*command, **kwargs):
+    """The same, and return (exit status, its output)."""
+    lines = []
+    sys.stdout.flush()
+    with subprocess.Popen(
+        [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", **kwargs
+    ) as process:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+    return process.returncode, lines
+
+
+def at_least_one(counts, status, name):
+    """A layer that fails without a failed test (does not build, ends early) has failed all the same."""
+    if status and not counts.failed:
+        counts.failed.append(f"{name} (exit status {status})")
+    return counts
+
+
+def count_junit(path, status, layer):
+    counts = Counts()
+    if path.exists():
+        for case in ElementTree.parse(path).iter("testcase"):
+            name = f"{case.get('classname')}.{case.get('name')}"
+            skipped = case.find("skipped")
+            if case.find("failure") is not None or case.find("error") is not None:
+                counts.failed.append(name)
+            elif skipped is not None:
+                counts.skipped.append(f"{name}: {skipped.get('message')}")
+            else:
+                counts.passed += 1
+    return at_least_one(counts, status, layer)
+
+
+# ---- the layers
+
+
+def unit(tmp, _pg_config, _arguments):
+    """GoogleTest under AddressSanitizer and UndefinedBehaviorSanitizer, without a server."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    with open(ROOT / "build" / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        configure = ["cmake", "--preset", "asan", "-Wno-dev", "--log-level=WARNING"]
+        pg_config = f"-DPG_CONFIG={os.environ.get('PG_CONFIG', 'pg_config')}"
+        status = run(*configure, pg_config, cwd=ROOT, stdout=subprocess.DEVNULL)
+        status = status or run("cmake", "--build", "--preset", "unit", "--", "--quiet", cwd=ROOT)
+    if status:
+        return at_least_one(Counts(), status, "unit: build")
+    report = tmp / "unit.xml"
+    status = run(ROOT / "build/asan/unit", "--gtest_brief=1", f"--gtest_output=xml:{report}", cwd=tmp)
+    return count_junit(report, status, "unit")
+
+
+def sql(tmp, pg_config, _arguments):
+    """pg_regress: what a user of SQL sees."""
+    from harness import Cluster
+
+    with Cluster() as cluster:
+        output = tmp / "regress"
+        settings = [f"PG_CONFIG={pg_config}", f"REGRESS_OUTPUT={output}"]
+        command = ["make", "-s", "--no-print-directory", "-C", ROOT, *settings, "installcheck"]
+        status, lines = run_and_keep(*command, env=cluster.environment())
+    counts = Counts()
+    for line in lines:
+        # PostgreSQL 15: "test name ... ok    12 ms"; from 16 on: "ok 1     - name    12 ms"
+        found = re.match(r"(?:test )?\s*(\S+)\s+\.\.\. (ok|FAILED)", line)
+        tap = re.match(r"(not ok|ok) \d+\s+[-+] (\S+)", line)
+        name, ok = (found[1], found[2] == "ok") if found else (tap[2], tap[1] == "ok") if tap else (None, None)
+        if ok:
+            counts.passed += 1
+        elif name:
+            counts.failed.append(f"sql.{name}")
+    differences = output / "regression.diffs"
+    if status and differences.exists():
+        print(differences.read_text(errors="replace"))
+    return at_least_one(counts, status, "sql")
+
+
+def pgtap(_tmp, _pg_config, _arguments):
+    """pgTAP: catalog and privileges."""
+    from harness import Cluster
+
+    with Cluster() as cluster:
+        if not cluster.sql("SELECT name FROM pg_available_extensions WHERE name = 'pgtap'"):
+            return Counts(skipped=["pgtap: this PostgreSQL has no extension pgtap"])
+        cluster.createdb("pgtap")
+        cluster.sql("CREATE EXTENSION pgtap", dbname="pgtap")
+        command = ["pg_prove", "-v", "-d", "pgtap", *sorted((TEST / "pgtap").glob("*.sql"))]
+        status, lines = run_and_keep(*command, env=cluster.environment())
+    counts = Counts()
+    for line in lines:
+        found = re.match(r"(not ok|ok) \d+(?: - )?([^#]*)(?:# *SKIP *(.*))?", line, re.IGNORECASE)
+        if not found:
+            continue
+        name = f"pgtap.{found[2].strip()}"
+        if found[3] is not None:
+            counts.skipped.append(f"{name}: {found[3]}")
+        elif found[1] == "ok":
+            counts.passed += 1
+        else:
+            counts.failed.append(name)
+    return at_least_one(counts, status, "pgtap")
+
+
+def e2e(tmp, _pg_config, arguments):
+    """pytest: several sessions, brokers, crashes."""
+    report = tmp / "e2e.xml"
+    limit = 3600 if FULL else 300  # of one test: it ends with a stack trace instead of hanging
+    command = [sys.executable, "-B", "-m", "pytest", TEST / "e2e", f"--timeout={limit}", f"--junitxml={report}", "-rs"]
+    return count_junit(report, run(*command, *arguments), "e2e")
+
+
+LAYERS = {"unit": unit, "sql": sql, "pgtap": pgtap, "e2e": e2e}
+NEEDS_SERVER = {"sql", "pgtap", "e2e"}
+FILES = {"unit": "unit/*.cpp", "sql": "../sql/*.sql", "pgtap": "pgtap/*.sql", "e2e": "e2e/test_*.py"}
+
+
+# ---- around them
+
+
+def install(tmp):
+    """Returns whether it worked, and the status is shown."""
+    command = [TEST / "installation", tmp / "postgresql"]
+    done = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        return at_least_one(Counts(), done.returncode, "build and install")
+    os.environ["PG_CONFIG"] = done.stdout.strip()
+    return Counts()
+
+
+def left_behind(tmp):
+    """Processes that still run in or with a folder of this run: there must be none."""
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if str(tmp) in command or os.readlink(entry / "cwd").startswith(str(tmp)):
+                found[int(entry.name)] = command.strip()
+    return found
+
+
+def run_layers(names, arguments, tmp):
+    counts = Counts()
+    pg_config = os.environ.get("PG_CONFIG", "pg_config")
+    if NEEDS_SERVER & set(names):
+        print("---- build and install", flush=True)
+        counts.add(install(tmp))
+        if counts.failed:
+            return counts
+    for name in names:
+        if not list(TEST.glob(FILES[name])):
+            continue
+        print(f"---- {name}: {LAYERS[name].__doc__}", flush=True)
+        started = time.monotonic()
+        try:
+            result = LAYERS[name](tmp, pg_config, arguments)
+        except Exception as error:
+            traceback.print_exc()
+            result = Counts(failed=[f"{name}: {error}"])
+        counts.add(result)
+        print(
+            f"---- {name}: {result.passed} passed, {len(result.failed)} failed, {len(result.skipped)} skipped"
+            f" in {time.monotonic() - started:.0f} s",
+            flush=True,
+        )
+    return counts
+
+
+def clean_up(tmp, counts):
+    for pid, command in left_behind(tmp).items():
+        counts.failed.append(f"left behind: {command}")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(tmp, ignore_errors=True)
+
+
+def main():
+    words = sys.argv[1:]
+    names = []
+    while words and words[0] in LAYERS:
+        names.append(words.pop(0))
+    tmp = pathlib.Path(tempfile.mkdtemp(prefix="outbox-test-"))
+    tmp.chmod(0o755)
+    os.environ["OUTBOX_TMP"] = str(tmp)
+    sys.path.insert(0, str(TEST / "e2e"))
+    # a terminated run still stops its servers
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    counts = Counts()
+    try:
+        counts = run_layers(names or list(LAYERS), words, tmp)
+    finally:
+        clean_up(tmp, counts)
+    for title, lines in (("skipped", counts.skipped), ("failed", counts.failed)):
+        for line in lines:
+            print(f"{title}: {' '.join(line.split())}")
+    print(f"{counts.passed} passed, {len(counts.failed)} failed, {len(counts.skipped)} skipped")
+    return 1 if counts.failed else 0
+
+
+sys.exit(main())
