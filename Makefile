@@ -1,9 +1,51 @@
 # make, make install, make installcheck: for users (PGXS; PG_CONFIG=… names the PostgreSQL to build for).
-# make demo, make test and the rest below: for a look at it and for development; see CONTRIBUTING.md.
+# make demo, make test and the rest: for a look at it and for development; see CONTRIBUTING.md.
 
 EXTENSION = outbox
 MODULE_big = outbox
 VERSION = 0.1
+
+PG_CONFIG ?= pg_config
+PKG_CONFIG ?= pkg-config
+
+.DEFAULT_GOAL := all
+DEVELOPMENT := setup demo test unit soak format lint lint-format lint-includes lint-tidy
+.PHONY: $(DEVELOPMENT) regress-output FORCE
+
+setup:
+	@test/setup
+
+demo:
+	@KEEP=$(KEEP) demo/run
+
+test:
+	@test/run
+
+unit:
+	@test/run unit
+
+soak:
+	@OUTBOX_FULL=1 test/run e2e
+
+CXX_FILES = $(sort $(shell find src demo test/unit -name '*.cpp' -o -name '*.hpp'))
+
+format:
+	clang-format -i $(CXX_FILES)
+
+lint: lint-format lint-includes lint-tidy
+
+lint-format:
+	clang-format --dry-run -Werror $(CXX_FILES)
+
+lint-includes:
+	test/check-includes "$$($(PG_CONFIG) --includedir-server)"
+
+lint-tidy:
+	cmake --preset dev -Wno-dev --log-level=WARNING -DPG_CONFIG=$(PG_CONFIG)
+	printf '%s\n' $(filter %.cpp,$(CXX_FILES)) | xargs -P $$(nproc) -n 3 clang-tidy -p build/dev --quiet
+
+# The rest needs PostgreSQL's and librdkafka's development files, which the targets above may still have to install.
+ifneq (,$(filter-out $(DEVELOPMENT),$(or $(MAKECMDGOALS),all)))
 
 SOURCES := $(shell sed 's/\#.*//' src/sources.list)
 SQL_SOURCES := $(filter %.sql,$(SOURCES))
@@ -20,14 +62,13 @@ REGRESS_PREP = regress-output
 
 EXTRA_CLEAN = build
 
-PKG_CONFIG ?= pkg-config
 KAFKA_CFLAGS := $(shell $(PKG_CONFIG) --cflags rdkafka)
 KAFKA_LIBS := $(shell $(PKG_CONFIG) --libs rdkafka)
-# Templates of the C++ library would be exported too.
-SHLIB_LINK = $(KAFKA_LIBS) -lstdc++ -Wl,--version-script=src/exports.map
+$(if $(KAFKA_LIBS),,$(error $(PKG_CONFIG) does not find rdkafka (Debian: pkg-config, librdkafka-dev)))
+SHLIB_LINK = $(KAFKA_LIBS) -lstdc++
 
-PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
+$(if $(wildcard $(PGXS)),,$(error $(PG_CONFIG) does not lead to PGXS (Debian: postgresql-server-dev-15)))
 # PGXS compiles bitcode with flags of C, whatever the language
 override with_llvm = no
 include $(PGXS)
@@ -51,7 +92,7 @@ $(OBJS): build/obj/%.o: src/%.cpp build/flags
 # Changes when another PostgreSQL, compiler or flag is chosen: then everything is compiled again.
 build/flags: FORCE
 	@$(MKDIR_P) $(@D)
-	@printf '%s\n' '$(shell $(PG_CONFIG) --version --includedir-server)' '$(CXX) $(subst ','"'"',$(OUTBOX_CXXFLAGS))' > $@.$$$$ && \
+	@printf '%s\n' '$(shell $(PG_CONFIG) --version --includedir-server)' '$(CXX) $(OUTBOX_CXXFLAGS)' > $@.$$$$; \
 	if cmp -s $@.$$$$ $@; then rm -f $@.$$$$; else mv $@.$$$$ $@; fi
 
 $(SCRIPT): $(SQL_SOURCES) src/sources.list
@@ -66,32 +107,4 @@ build/embedded-kafka: demo/embedded_kafka.cpp
 	@$(MKDIR_P) $(@D)
 	$(CXX) -std=c++20 -O2 -Wall -Wextra $(WERROR) $(KAFKA_CFLAGS) -o $@ $< $(KAFKA_LIBS)
 
-# ---- demo and tests
-
-.PHONY: setup demo test unit soak format lint regress-output FORCE
-
-setup:
-	@test/setup
-
-demo:
-	@KEEP=$(KEEP) demo/run
-
-test:
-	@test/run
-
-unit:
-	@test/run unit
-
-soak:
-	@OUTBOX_FULL=1 test/run e2e
-
-CXX_FILES = $(sort $(shell find src demo test/unit bench -name '*.cpp' -o -name '*.hpp'))
-
-format:
-	clang-format -i $(CXX_FILES)
-
-lint:
-	clang-format --dry-run -Werror $(CXX_FILES)
-	test/check-includes "$$($(PG_CONFIG) --includedir-server)"
-	cmake --preset dev -DPG_CONFIG=$(PG_CONFIG) > build/cmake.log
-	clang-tidy -p build/dev --quiet $(filter %.cpp,$(CXX_FILES))
+endif

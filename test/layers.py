@@ -88,8 +88,27 @@ def unit(tmp, _pg_config, _arguments):
     if status:
         return at_least_one(Counts(), status, "unit: build")
     report = tmp / "unit.xml"
-    status = run(ROOT / "build/asan/unit", "--gtest_brief=1", f"--gtest_output=xml:{report}", cwd=tmp)
+    program = [ROOT / "build/asan/unit", "--gtest_brief=1", f"--gtest_output=xml:{report}"]
+    with real_kafka() as bootstrap:
+        environment = {"OUTBOX_TEST_BOOTSTRAP": bootstrap} if bootstrap else {}
+        status = run(*program, cwd=tmp, env=os.environ | environment)
     return count_junit(report, status, "unit")
+
+
+@contextlib.contextmanager
+def real_kafka():
+    """The address of a real broker for the unit tests that ask for one; None, and why, where there is none."""
+    import pytest
+    from harness import RealKafka
+
+    try:
+        kafka = RealKafka()
+    except pytest.skip.Exception as reason:
+        print(reason)
+        yield None
+        return
+    with kafka:
+        yield kafka.bootstrap
 
 
 def sql(tmp, pg_config, _arguments):

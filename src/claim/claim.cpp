@@ -43,11 +43,9 @@ std::vector<int32> claim_lanes(std::size_t most) {
   return lanes;
 }
 
-void release_lane(int32 lane) {
-  pg::call([lane] {
-    LOCKTAG tag = tag_of(lane);
-    (void)LockRelease(&tag, ExclusiveLock, true);
-  });
+void release_lanes() {
+  // The claims are the only locks of this method that the process has.
+  pg::call([] { LockReleaseAll(USER_LOCKMETHOD, true); });
 }
 
 }  // namespace outbox::claim

@@ -13,6 +13,7 @@ namespace outbox::claim {
 
 // Lanes that were free and are now this process's, at most `most`. Needs SPI.
 std::vector<int32> claim_lanes(std::size_t most);
-void release_lane(int32 lane);
+// Gives back all lanes of this process. Needs no transaction: the extension may be gone.
+void release_lanes();
 
 }  // namespace outbox::claim

@@ -78,6 +78,7 @@ CREATE FUNCTION outbox._find_id(message_id uuid, OUT found_segment integer, OUT 
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_indexscan = off SET enable_indexonlyscan = off
+SET max_parallel_workers_per_gather = 0 SET jit = off
 SET row_security = off
 AS $$
 DECLARE
@@ -116,6 +117,7 @@ CREATE FUNCTION outbox.get_message(message_id uuid) RETURNS SETOF outbox.message
 LANGUAGE plpgsql STABLE STRICT ROWS 1
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_indexscan = on SET enable_indexonlyscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET max_parallel_workers_per_gather = 0 SET jit = off
 AS $$
 DECLARE
   place record;

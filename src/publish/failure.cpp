@@ -91,7 +91,8 @@ Failure classify(rd_kafka_resp_err_t error) {
 std::string topic_reason(std::string_view topic, rd_kafka_resp_err_t error) {
   switch (error) {
     case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
-      return quoted(topic) + " is forbidden: Kafka denies this client the right to write to it; grant WRITE and DESCRIBE";
+      return quoted(topic) +
+             " is forbidden: Kafka denies this client the right to write to it; grant WRITE and DESCRIBE";
     case RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION:
       return quoted(topic) + " has a name that Kafka does not accept";
     case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:

@@ -13,13 +13,15 @@ void HealthWatch::error(rd_kafka_resp_err_t code, std::string text, Clock::time_
   // Behind a refused authentication librdkafka also says that all brokers are down, and goes on trying.
   constexpr std::chrono::seconds refusal_lasts{30};
   if (classify(code) == Failure::configuration) {
-    trouble_ = (code == RD_KAFKA_RESP_ERR__SSL ? "no TLS connection to Kafka: " : "Kafka does not let this client in: ") + text;
+    trouble_ =
+        (code == RD_KAFKA_RESP_ERR__SSL ? "no TLS connection to Kafka: " : "Kafka does not let this client in: ") +
+        text;
     refused_entry_ = true;
     refused_at_ = now;
     return;
   }
   if (code != RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN) {
-    hint_ = std::move(text);
+    hint_ = text.substr(0, text.find(" (after "));  // what follows counts milliseconds: the same error would look new
     return;
   }
   if (refused_entry_ && now - refused_at_ < refusal_lasts) return;
@@ -56,7 +58,8 @@ void HealthWatch::waiting(bool any, Clock::time_point now) {
 
 Health HealthWatch::get(Clock::time_point now) const {
   if (!configured()) return {state_, trouble_};
-  if (in_trouble()) return {Health::State::backing_off, all_down_ && !hint_.empty() ? trouble_ + ": " + hint_ : trouble_};
+  if (in_trouble())
+    return {Health::State::backing_off, all_down_ && !hint_.empty() ? trouble_ + ": " + hint_ : trouble_};
   if (!waiting_since_ || now - *waiting_since_ < silence_limit) return {};
   std::string reason = "Kafka has acknowledged nothing for more than " + std::to_string(silence_limit.count()) + " s";
   if (!hint_.empty()) reason += ": " + hint_;

@@ -34,9 +34,10 @@ class HealthWatch {
  private:
   Health::State state_ = Health::State::ok;
   std::string trouble_;
-  std::string hint_;            // last error of a single broker
+  std::string hint_;  // last error of a single broker
   bool all_down_ = false;
-  bool refused_entry_ = false;  // trouble_ is about authentication or certificates: more telling than "all brokers are down"
+  bool refused_entry_ =
+      false;  // trouble_ is about authentication or certificates: more telling than "all brokers are down"
   Clock::time_point refused_at_{};
   std::optional<Clock::time_point> waiting_since_;  // or the last acknowledgement, when that was later
 };

@@ -7,7 +7,8 @@ namespace outbox::publish {
 
 namespace {
 
-constexpr std::size_t batch_overhead = 61;  // base offset to record count, in org.apache.kafka.common.record.DefaultRecordBatch
+constexpr std::size_t batch_overhead =
+    61;  // base offset to record count, in org.apache.kafka.common.record.DefaultRecordBatch
 
 constexpr std::size_t varint_bytes(std::int64_t value) {
   auto zigzag = (static_cast<std::uint64_t>(value) << 1) ^ static_cast<std::uint64_t>(value >> 63);
@@ -24,16 +25,15 @@ std::size_t field_bytes(const std::optional<std::string_view>& field) {
   return varint_bytes(static_cast<std::int64_t>(field->size())) + field->size();
 }
 
-std::string about(const Record& record) {
-  return "topic \"" + std::string(record.topic) + "\": ";
-}
+std::string about(const Record& record) { return "topic \"" + std::string(record.topic) + "\": "; }
 
 std::optional<Refusal> refuse_size(const Record& record, std::int64_t limit) {
   const auto bytes = static_cast<std::int64_t>(batch_bytes(record));
   if (bytes <= limit) return std::nullopt;
   return Refusal{RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE,
-                 about(record) + "the message needs " + std::to_string(bytes) + " bytes in Kafka, and max.message.bytes of the topic is " +
-                     std::to_string(limit) + "; raise max.message.bytes of the topic, or set compression.type for the server"};
+                 about(record) + "the message needs " + std::to_string(bytes) +
+                     " bytes in Kafka, and max.message.bytes of the topic is " + std::to_string(limit) +
+                     "; raise max.message.bytes of the topic, or set compression.type for the server"};
 }
 
 std::optional<Refusal> refuse_time(const Record& record, const Limits& limits, std::int64_t now_ms) {
@@ -50,8 +50,9 @@ std::optional<Refusal> refuse_time(const Record& record, const Limits& limits, s
   if (setting == nullptr) return std::nullopt;
   const auto distance = age < 0 ? -age : age;
   return Refusal{RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP,
-                 about(record) + "the message's time is " + std::to_string(distance) + " ms " + (age < 0 ? "after" : "before") +
-                     " now, and " + setting + " of the topic is " + std::to_string(limit) + "; raise it, or set message.timestamp.type=LogAppendTime"};
+                 about(record) + "the message's time is " + std::to_string(distance) + " ms " +
+                     (age < 0 ? "after" : "before") + " now, and " + setting + " of the topic is " +
+                     std::to_string(limit) + "; raise it, or set message.timestamp.type=LogAppendTime"};
 }
 
 std::optional<std::int64_t> number(std::string_view text) {
@@ -93,10 +94,12 @@ std::size_t batch_bytes(const Record& record) {
   return batch_overhead + varint_bytes(static_cast<std::int64_t>(body)) + body;
 }
 
-std::optional<Refusal> refuse_beforehand(const Record& record, const Limits& limits, std::int64_t now_ms, bool compressed) {
+std::optional<Refusal> refuse_beforehand(const Record& record, const Limits& limits, std::int64_t now_ms,
+                                         bool compressed) {
   if (limits.compacted && !record.key) {
-    return Refusal{RD_KAFKA_RESP_ERR_INVALID_RECORD,
-                   about(record) + "the message has no key, and cleanup.policy of the topic is compact; give the message a key"};
+    return Refusal{
+        RD_KAFKA_RESP_ERR_INVALID_RECORD,
+        about(record) + "the message has no key, and cleanup.policy of the topic is compact; give the message a key"};
   }
   if (limits.max_message_bytes && !compressed) {
     if (auto refusal = refuse_size(record, *limits.max_message_bytes)) return refusal;
@@ -115,7 +118,8 @@ std::vector<LimitsAnswer> read_limits(const rd_kafka_event_t* event) {
     RawLimits raw;
     std::size_t entries = 0;
     const auto* configs = rd_kafka_ConfigResource_configs(resources[i], &entries);
-    for (std::size_t j = 0; j < entries && rd_kafka_ConfigResource_error(resources[i]) == RD_KAFKA_RESP_ERR_NO_ERROR; ++j) {
+    for (std::size_t j = 0; j < entries && rd_kafka_ConfigResource_error(resources[i]) == RD_KAFKA_RESP_ERR_NO_ERROR;
+         ++j) {
       const char* value = rd_kafka_ConfigEntry_value(configs[j]);
       if (value != nullptr) raw.take(rd_kafka_ConfigEntry_name(configs[j]), value);
     }

@@ -36,7 +36,8 @@ struct Refusal {
 };
 
 // `now_ms`: wall clock. `compressed`: the size on the wire is not known, so it is not judged.
-std::optional<Refusal> refuse_beforehand(const Record& record, const Limits& limits, std::int64_t now_ms, bool compressed);
+std::optional<Refusal> refuse_beforehand(const Record& record, const Limits& limits, std::int64_t now_ms,
+                                         bool compressed);
 
 // Reads the answer to DescribeConfigs; topics whose configuration may not be read come back without limits.
 std::vector<LimitsAnswer> read_limits(const rd_kafka_event_t* event);

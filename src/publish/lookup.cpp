@@ -79,7 +79,8 @@ void Publisher::Impl::declare_absent(Topic& topic, Clock::time_point now) {
   topic.alone_until.reset();
   topic.acknowledged = false;
   topic.limits_read.reset();
-  for (const SlotId id : std::exchange(topic.held, {})) refuse(id, {topic.error, topic_reason(topic.name, topic.error)});
+  for (const SlotId id : std::exchange(topic.held, {}))
+    refuse(id, {topic.error, topic_reason(topic.name, topic.error)});
   // With a handle librdkafka would go on asking for the topic, and a broker might create it long after.
   for (auto& handle : topic.handles) handle.reset();
 }

@@ -22,7 +22,8 @@ struct Fixed {
 };
 
 constexpr std::string_view only_acks_all = "a message counts as published only when all in-sync replicas have it";
-constexpr std::string_view no_timeout = "a message is sent until Kafka has it; with a time limit it could be reported lost and be on the topic";
+constexpr std::string_view no_timeout =
+    "a message is sent until Kafka has it; with a time limit it could be reported lost and be on the topic";
 constexpr std::string_view always_retried = "a message is sent until Kafka has it";
 constexpr std::string_view own_events = "outbox takes reports, errors and logs through librdkafka's event queues";
 constexpr std::string_view not_transactional = "outbox publishes at least once, without Kafka transactions";
@@ -119,13 +120,38 @@ constexpr std::array credential_properties = std::to_array<std::string_view>({
 });
 
 constexpr std::array consumer_properties = std::to_array<std::string_view>({
-    "group.id", "group.instance.id", "group.protocol", "group.protocol.type", "group.remote.assignor",
-    "partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms", "coordinator.query.interval.ms",
-    "max.poll.interval.ms", "max.poll.records", "enable.auto.commit", "auto.commit.enable", "auto.commit.interval.ms",
-    "enable.auto.offset.store", "queued.min.messages", "queued.max.messages.kbytes", "fetch.wait.max.ms",
-    "fetch.queue.backoff.ms", "fetch.message.max.bytes", "max.partition.fetch.bytes", "fetch.max.bytes", "fetch.min.bytes",
-    "fetch.error.backoff.ms", "offset.store.method", "offset.store.sync.interval.ms", "isolation.level",
-    "enable.partition.eof", "check.crcs", "auto.offset.reset", "consume.callback.max.messages", "share.acknowledgement.mode",
+    "group.id",
+    "group.instance.id",
+    "group.protocol",
+    "group.protocol.type",
+    "group.remote.assignor",
+    "partition.assignment.strategy",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "coordinator.query.interval.ms",
+    "max.poll.interval.ms",
+    "max.poll.records",
+    "enable.auto.commit",
+    "auto.commit.enable",
+    "auto.commit.interval.ms",
+    "enable.auto.offset.store",
+    "queued.min.messages",
+    "queued.max.messages.kbytes",
+    "fetch.wait.max.ms",
+    "fetch.queue.backoff.ms",
+    "fetch.message.max.bytes",
+    "max.partition.fetch.bytes",
+    "fetch.max.bytes",
+    "fetch.min.bytes",
+    "fetch.error.backoff.ms",
+    "offset.store.method",
+    "offset.store.sync.interval.ms",
+    "isolation.level",
+    "enable.partition.eof",
+    "check.crcs",
+    "auto.offset.reset",
+    "consume.callback.max.messages",
+    "share.acknowledgement.mode",
 });
 
 template <std::size_t N>
@@ -133,13 +159,12 @@ bool contains(const std::array<std::string_view, N>& names, std::string_view nam
   return std::ranges::find(names, name) != names.end();
 }
 
-std::string quoted(std::string_view name) {
-  return '"' + std::string(name) + '"';
-}
+std::string quoted(std::string_view name) { return '"' + std::string(name) + '"'; }
 
 // A version of librdkafka that is not out yet may know names that ours does not.
 bool sounds_secret(std::string_view name) {
-  constexpr auto words = std::to_array<std::string_view>({"password", "passphrase", "secret", "private.key.pem", "key.pem"});
+  constexpr auto words =
+      std::to_array<std::string_view>({"password", "passphrase", "secret", "private.key.pem", "key.pem"});
   return std::ranges::any_of(words, [&](auto word) { return name.find(word) != std::string_view::npos; });
 }
 
@@ -149,12 +174,14 @@ std::optional<Verdict> check_guarantee(std::string_view name, std::string_view v
   };
   const auto* fixed = std::ranges::find(fixed_properties, name, &Fixed::name);
   if (fixed != fixed_properties.end()) return refuse(fixed->why, "Leave it out.");
-  if (name == "message.max.bytes") return refuse("it follows the size that enqueue accepts", "Set outbox.max_message_bytes instead.");
+  if (name == "message.max.bytes")
+    return refuse("it follows the size that enqueue accepts", "Set outbox.max_message_bytes instead.");
   if (name.ends_with("_cb")) return refuse(no_callbacks, "Leave it out.");
   if (name.starts_with("test.") || name.starts_with("ut_")) {
     return refuse("it replaces Kafka by a test double, and messages would be gone", "Leave it out.");
   }
-  if (contains(consumer_properties, name)) return refuse("it is a consumer's property, and outbox only produces", "Leave it out.");
+  if (contains(consumer_properties, name))
+    return refuse("it is a consumer's property, and outbox only produces", "Leave it out.");
   if (name == "max.in.flight" || name == "max.in.flight.requests.per.connection") {
     int number = 0;
     std::from_chars(value.data(), value.data() + value.size(), number);
@@ -178,7 +205,8 @@ Verdict check_value(std::string_view name, std::string_view value) {
       rd_kafka_conf_set(scratch.get(), std::string(name).c_str(), std::string(value).c_str(), text.data(), text.size());
   const bool left_out = std::string_view(text.data()).find("not supported in this build") != std::string_view::npos;
   if (result == RD_KAFKA_CONF_UNKNOWN || left_out) {
-    return {Verdict::Kind::unknown, "librdkafka " + library_version() + (left_out ? " was built without " : " does not know ") + quoted(name),
+    return {Verdict::Kind::unknown,
+            "librdkafka " + library_version() + (left_out ? " was built without " : " does not know ") + quoted(name),
             "Nothing is published with this server while it is set."};
   }
   if (result == RD_KAFKA_CONF_OK) return {};
@@ -190,9 +218,7 @@ Verdict check_value(std::string_view name, std::string_view value) {
 
 }  // namespace
 
-bool is_secret(std::string_view name) {
-  return contains(secret_properties, name) || sounds_secret(name);
-}
+bool is_secret(std::string_view name) { return contains(secret_properties, name) || sounds_secret(name); }
 
 Verdict check_option(std::string_view name, std::string_view value, Place place, bool superuser) {
   if (place == Place::server && is_secret(name)) {
@@ -201,19 +227,21 @@ Verdict check_option(std::string_view name, std::string_view value, Place place,
   }
   if (auto verdict = check_guarantee(name, value)) return *verdict;
   if (place == Place::user_mapping && !is_secret(name) && !contains(credential_properties, name)) {
-    return {Verdict::Kind::wrong_place, quoted(name) + " does not belong in a user mapping", "Set it as an option of the server."};
+    return {Verdict::Kind::wrong_place, quoted(name) + " does not belong in a user mapping",
+            "Set it as an option of the server."};
   }
   if (!superuser && runs_as_server(name, value)) {
-    return {Verdict::Kind::superuser_only, "only a superuser may set " + quoted(name) + " to this value, since librdkafka then reads files, runs a program or calls an address as the server",
-            name.starts_with("ssl.") ? "Put certificates and keys in as text: ssl.ca.pem, ssl.certificate.pem, ssl.key.pem."
-                                     : "Let a superuser own the server."};
+    return {Verdict::Kind::superuser_only,
+            "only a superuser may set " + quoted(name) +
+                " to this value, since librdkafka then reads files, runs a program or calls an address as the server",
+            name.starts_with("ssl.")
+                ? "Put certificates and keys in as text: ssl.ca.pem, ssl.certificate.pem, ssl.key.pem."
+                : "Let a superuser own the server."};
   }
   return check_value(name, value);
 }
 
-std::string library_version() {
-  return rd_kafka_version_str();
-}
+std::string library_version() { return rd_kafka_version_str(); }
 
 std::optional<std::string> scram_warning(std::string_view mechanism) {
   constexpr int scram_mended = 0x020601ff;

@@ -9,9 +9,7 @@ namespace outbox::publish {
 namespace {
 
 // librdkafka takes a null pointer for "none", and a view of nothing may have one.
-const char* not_null(std::string_view text) {
-  return text.data() != nullptr ? text.data() : "";
-}
+const char* not_null(std::string_view text) { return text.data() != nullptr ? text.data() : ""; }
 
 rd_kafka_vu_t memory(rd_kafka_vtype_t type, const std::optional<std::string_view>& field) {
   rd_kafka_vu_t argument;
@@ -34,7 +32,8 @@ rd_kafka_resp_err_t topic_error(const rd_kafka_metadata_t& metadata) {
   if (metadata.topic_cnt != 1) return RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
   const auto& topic = metadata.topics[0];
   if (topic.err == RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE && topic.partition_cnt > 0) return RD_KAFKA_RESP_ERR_NO_ERROR;
-  if (topic.err == RD_KAFKA_RESP_ERR_NO_ERROR && topic.partition_cnt == 0) return RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE;
+  if (topic.err == RD_KAFKA_RESP_ERR_NO_ERROR && topic.partition_cnt == 0)
+    return RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE;
   return topic.err;
 }
 
@@ -53,7 +52,9 @@ std::unique_ptr<Producer> Producer::create(Config config, int wake_fd, std::stri
 }
 
 Producer::Producer(KafkaHandle handle, int wake_fd)
-    : kafka_(std::move(handle)), events_(rd_kafka_queue_get_main(kafka_.get())), admin_(rd_kafka_queue_new(kafka_.get())) {
+    : kafka_(std::move(handle)),
+      events_(rd_kafka_queue_get_main(kafka_.get())),
+      admin_(rd_kafka_queue_new(kafka_.get())) {
   rd_kafka_set_log_queue(kafka_.get(), events_.get());
   rd_kafka_queue_io_event_enable(events_.get(), wake_fd, "k", 1);
   rd_kafka_queue_io_event_enable(admin_.get(), wake_fd, "a", 1);

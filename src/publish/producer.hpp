@@ -32,7 +32,7 @@ class Producer {
   struct Lookup {
     rd_kafka_resp_err_t request = RD_KAFKA_RESP_ERR_NO_ERROR;  // of asking
     rd_kafka_resp_err_t topic = RD_KAFKA_RESP_ERR_NO_ERROR;    // of the topic, when an answer came
-    bool controller_known = false;  // request_limits() goes through it and would wait for it
+    bool controller_known = false;                             // request_limits() goes through it and would wait for it
   };
   // Asks for the topic's metadata; a broker that creates topics by itself creates it. Null: asks whether a broker is there.
   Lookup look_up(rd_kafka_topic_t* topic, std::chrono::milliseconds timeout);

@@ -17,33 +17,19 @@ Publisher::~Publisher() {
   if (!impl_->closed) impl_->close(std::chrono::milliseconds(0));
 }
 
-bool Publisher::submit(const Record& record) {
-  return impl_->submit(record);
-}
+bool Publisher::submit(const Record& record) { return impl_->submit(record); }
 
-void Publisher::poll(std::vector<Outcome>& outcomes) {
-  impl_->poll(outcomes);
-}
+void Publisher::poll(std::vector<Outcome>& outcomes) { impl_->poll(outcomes); }
 
-int Publisher::wake_fd() const {
-  return impl_->wake_read.get();
-}
+int Publisher::wake_fd() const { return impl_->wake_read.get(); }
 
-std::optional<Clock::time_point> Publisher::next_poll() const {
-  return impl_->next_poll();
-}
+std::optional<Clock::time_point> Publisher::next_poll() const { return impl_->next_poll(); }
 
-Health Publisher::health() const {
-  return impl_->health.get(Clock::now());
-}
+Health Publisher::health() const { return impl_->health.get(Clock::now()); }
 
-std::vector<LogLine> Publisher::take_log() {
-  return impl_->log.take();
-}
+std::vector<LogLine> Publisher::take_log() { return impl_->log.take(); }
 
-std::size_t Publisher::outstanding() const {
-  return impl_->slots.used() + impl_->ready.size();
-}
+std::size_t Publisher::outstanding() const { return impl_->slots.used() + impl_->ready.size(); }
 
 void Publisher::close(std::chrono::milliseconds limit, std::vector<Outcome>& outcomes) {
   if (!impl_->closed) impl_->close(limit);
@@ -69,7 +55,8 @@ bool Publisher::Impl::submit(const Record& record) {
   if (at_rest) {
     const auto now = Clock::now();
     if (topic.state == Topic::State::absent && now < topic.next_try) {
-      ready.push_back({record.ticket, Outcome::Kind::refused, -1, -1, topic.error, topic_reason(topic.name, topic.error)});
+      ready.push_back(
+          {record.ticket, Outcome::Kind::refused, -1, -1, topic.error, topic_reason(topic.name, topic.error)});
       wake();
       return true;
     }
@@ -111,7 +98,8 @@ void Publisher::Impl::tend_topics(Clock::time_point now) {
 
 void Publisher::Impl::tend_topic(Topic& topic, Clock::time_point now) {
   if (topic.state == Topic::State::draining && topic.in_flight == 0) drained(topic, now);
-  if (topic.state == Topic::State::looking_up && now >= topic.next_try && now >= next_lookup && lookup_budget.count() > 0) {
+  if (topic.state == Topic::State::looking_up && now >= topic.next_try && now >= next_lookup &&
+      lookup_budget.count() > 0) {
     look_up(topic);
   }
   if (topic.state == Topic::State::reading_limits) {

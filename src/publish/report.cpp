@@ -112,7 +112,6 @@ void Publisher::Impl::on_error(const EventHandle& event, Route route) {
   if (classify(code) == Failure::configuration) {
     if (const auto warning_text = scram_warning(mechanism)) text += " (" + *warning_text + ")";
   }
-  log.add(warning, text, now);
   // A fatal error may come under its own code or under librdkafka's code for "fatal".
   const auto& by = producers[static_cast<std::size_t>(route)];
   const std::string fatal = by ? scrub(by->fatal_error()) : std::string();
@@ -120,6 +119,8 @@ void Publisher::Impl::on_error(const EventHandle& event, Route route) {
     renew_reason = fatal.empty() ? text : fatal;
     return;
   }
+  // Of single brokers librdkafka writes log lines itself; that they are all down is health's to say.
+  if (classify(code) != Failure::broker) log.add(warning, text, now);
   health.error(code, std::move(text), now);
 }
 
@@ -127,7 +128,8 @@ void Publisher::Impl::on_limits(const EventHandle& event) {
   const auto now = Clock::now();
   const auto error = rd_kafka_event_error(event.get());
   limits_under_way = false;
-  if (error == RD_KAFKA_RESP_ERR__UNSUPPORTED_FEATURE || error == RD_KAFKA_RESP_ERR_UNSUPPORTED_VERSION) limits_supported = limits_readable = false;
+  if (error == RD_KAFKA_RESP_ERR__UNSUPPORTED_FEATURE || error == RD_KAFKA_RESP_ERR_UNSUPPORTED_VERSION)
+    limits_supported = limits_readable = false;
   for (auto& [name, limits] : read_limits(event.get())) {
     Topic* topic = topics.find(name);
     if (topic == nullptr) continue;

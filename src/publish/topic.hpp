@@ -58,9 +58,9 @@ struct Topic {
   std::uint32_t tries = 0;
 
   Limits limits;
-  bool small = false;           // a full batch could exceed the topic's limit
-  bool limits_wanted = false;   // to be asked for
-  bool limits_asked = false;    // in the request under way
+  bool small = false;          // a full batch could exceed the topic's limit
+  bool limits_wanted = false;  // to be asked for
+  bool limits_asked = false;   // in the request under way
   std::optional<Clock::time_point> limits_read;
   Clock::time_point limits_deadline{};
   bool used = false;  // since the limits were last refreshed

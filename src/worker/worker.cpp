@@ -108,6 +108,7 @@ namespace {
 // Server code.
 struct Look {
   bool extension = false;
+  Oid extension_oid = InvalidOid;
   bool paused = false;
   bool any_segment = false;
   char version[64] = "";
@@ -133,6 +134,7 @@ Look look_at_catalogs() {
   found.extension = version != nullptr;
   if (!found.extension) return found;
   strlcpy(found.version, version, sizeof found.version);
+  found.extension_oid = pg::extension_oid();
   found.paused = table_has_row("_pause");
   found.verdict = identity::check(&found.generation, found.why, sizeof found.why);
   if (found.verdict == identity::Verdict::promoted) identity::store_promoted(found.generation);
@@ -148,6 +150,17 @@ void Worker::look() {
   Transaction transaction(true);
   const Look found = pg::call([] { return look_at_catalogs(); });
   situation_ = Situation{WorkerState::running, "", !found.extension};
+  if (found.extension_oid != extension_ || found.generation != generation_) {
+    // Dropped and created again, or adopted: what we hold belongs to a log that is gone. Outside the transaction, as
+    // the producer may take a second to end.
+    transaction.commit();
+    extension_ = found.extension_oid;
+    generation_ = found.generation;
+    drop_lanes();
+    control_changed = found.extension;
+    SetLatch(MyLatch);
+    return;
+  }
   if (found.extension && strcmp(found.version, sql_version) != 0) {
     situation_.state = WorkerState::incompatible;
     situation_.reason = std::string("the library is version ") + library_version + " and needs SQL version " + sql_version +
@@ -161,7 +174,7 @@ void Worker::look() {
   }
   const bool holds = situation_.state == WorkerState::running || situation_.state == WorkerState::paused;
   if (found.extension && holds) {
-    look_at_segments(found.generation);
+    look_at_segments();
     claim_lanes();
     server = read_kafka_server(settings::server);
   }
@@ -173,7 +186,7 @@ void Worker::look() {
   want_read_ = true;
 }
 
-void Worker::look_at_segments(std::int32_t generation) {
+void Worker::look_at_segments() {
   struct Found {
     segment::Rows rows;
     Oid* tables;
@@ -184,13 +197,11 @@ void Worker::look_at_segments(std::int32_t generation) {
     for (int i = 0; i < result.rows.count; i++) result.tables[i] = pg::leaf_oid("_message", result.rows.rows[i].segment);
     return result;
   });
-  if (generation != generation_) drop_lanes();
-  generation_ = generation;
   leaves_.clear();
   rolled_segments_ = false;
   for (int i = 0; i < found.rows.count; i++) {
     const segment::Row& row = found.rows.rows[i];
-    if (row.generation != generation || row.state == segment::State::drained) continue;
+    if (row.generation != generation_ || row.state == segment::State::drained) continue;
     leaves_.push_back({row.segment, found.tables[i], 0});
     if (row.state == segment::State::rolled) rolled_segments_ = true;
   }
@@ -225,8 +236,8 @@ void Worker::configure(KafkaServer server) {
   if (!server.settings && !publisher_) return;
   if (publisher_) {
     publisher_->close(1s, outcomes_);
-    take_reports();
     publisher_.reset();
+    apply_outcomes();
   }
   configured_ = std::move(server.settings);
   if (configured_) {
@@ -250,7 +261,7 @@ void Worker::stop_publishing() {
 }
 
 void Worker::drop_lanes() {
-  for (const auto& lane : lanes_) claim::release_lane(lane->number());
+  claim::release_lanes();
   // A publisher that still holds records of these batches must go before their memory does.
   if (publisher_) {
     publisher_->close(1s, outcomes_);
@@ -350,6 +361,10 @@ claim::Batch* Worker::batch_of(std::uint64_t ticket) {
 
 void Worker::take_reports() {
   if (publisher_) publisher_->poll(outcomes_);
+  apply_outcomes();
+}
+
+void Worker::apply_outcomes() {
   claim::Batch* batch = nullptr;
   for (const publish::Outcome& outcome : outcomes_) {
     if (!batch || outcome.ticket < batch->first_ticket || outcome.ticket >= batch->first_ticket + batch->records.size())
@@ -402,8 +417,8 @@ Lane* Worker::lane(std::int32_t number) {
 void Worker::finish() {
   if (publisher_) {
     publisher_->close(500ms, outcomes_);
-    take_reports();
     publisher_.reset();
+    apply_outcomes();
   }
   append_progress(true);
 }

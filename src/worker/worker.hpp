@@ -48,7 +48,7 @@ class Worker {
 
  private:
   void look();
-  void look_at_segments(std::int32_t generation);
+  void look_at_segments();
   void claim_lanes();
   void configure(KafkaServer server);
   void serve_segment_request();
@@ -56,6 +56,7 @@ class Worker {
   void read_lanes();
   void submit();
   void take_reports();
+  void apply_outcomes();
   void append_progress(bool all);
   void append_lane(Lane& lane);
   void drop_lanes();
@@ -76,6 +77,7 @@ class Worker {
   std::string shown_reason_;
   std::optional<shared::WorkerState> shown_state_;
 
+  Oid extension_ = InvalidOid;
   std::int32_t generation_ = 0;
   std::vector<claim::Leaf> leaves_;
   bool rolled_segments_ = false;

@@ -12,14 +12,19 @@ std::optional<std::string> text_of(const void* data, std::size_t size) {
 }
 
 Received received(const rd_kafka_message_t& message) {
-  Received record{message.partition, message.offset, rd_kafka_message_timestamp(&message, nullptr),
-                  text_of(message.key, message.key_len), text_of(message.payload, message.len), {}};
+  Received record{message.partition,
+                  message.offset,
+                  rd_kafka_message_timestamp(&message, nullptr),
+                  text_of(message.key, message.key_len),
+                  text_of(message.payload, message.len),
+                  {}};
   rd_kafka_headers_t* headers = nullptr;
   if (rd_kafka_message_headers(&message, &headers) != RD_KAFKA_RESP_ERR_NO_ERROR) return record;
   const char* name = nullptr;
   const void* value = nullptr;
   std::size_t size = 0;
-  for (std::size_t i = 0; rd_kafka_header_get_all(headers, i, &name, &value, &size) == RD_KAFKA_RESP_ERR_NO_ERROR; ++i) {
+  for (std::size_t i = 0; rd_kafka_header_get_all(headers, i, &name, &value, &size) == RD_KAFKA_RESP_ERR_NO_ERROR;
+       ++i) {
     record.headers.emplace_back(name, text_of(value, size));
   }
   return record;
@@ -28,8 +33,10 @@ Received received(const rd_kafka_message_t& message) {
 KafkaHandle new_consumer(const std::string& bootstrap) {
   std::array<char, 512> text{};
   ConfHandle conf(rd_kafka_conf_new());
-  for (const auto& [name, value] : {std::pair{"bootstrap.servers", bootstrap.c_str()}, {"group.id", "test"},
-                                    {"auto.offset.reset", "earliest"}, {"enable.auto.commit", "false"}}) {
+  for (const auto& [name, value] : {std::pair{"bootstrap.servers", bootstrap.c_str()},
+                                    {"group.id", "test"},
+                                    {"auto.offset.reset", "earliest"},
+                                    {"enable.auto.commit", "false"}}) {
     rd_kafka_conf_set(conf.get(), name, value, text.data(), text.size());
   }
   KafkaHandle consumer(rd_kafka_new(RD_KAFKA_CONSUMER, conf.release(), text.data(), text.size()));
@@ -51,11 +58,13 @@ int partition_count(rd_kafka_t* consumer, const std::string& topic) {
 
 }  // namespace
 
-std::vector<Received> consume(const std::string& bootstrap, const std::string& topic, std::size_t count, std::chrono::seconds limit) {
+std::vector<Received> consume(const std::string& bootstrap, const std::string& topic, std::size_t count,
+                              std::chrono::seconds limit) {
   const KafkaHandle consumer = new_consumer(bootstrap);
   const int partitions = partition_count(consumer.get(), topic);
   auto* assignment = rd_kafka_topic_partition_list_new(partitions);
-  for (int i = 0; i < partitions; ++i) rd_kafka_topic_partition_list_add(assignment, topic.c_str(), i)->offset = RD_KAFKA_OFFSET_BEGINNING;
+  for (int i = 0; i < partitions; ++i)
+    rd_kafka_topic_partition_list_add(assignment, topic.c_str(), i)->offset = RD_KAFKA_OFFSET_BEGINNING;
   rd_kafka_assign(consumer.get(), assignment);
   rd_kafka_topic_partition_list_destroy(assignment);
 
@@ -68,7 +77,8 @@ std::vector<Received> consume(const std::string& bootstrap, const std::string& t
     rd_kafka_message_destroy(message);
   }
   rd_kafka_consumer_close(consumer.get());
-  if (records.size() < count) throw std::runtime_error("only " + std::to_string(records.size()) + " records of " + topic + " came");
+  if (records.size() < count)
+    throw std::runtime_error("only " + std::to_string(records.size()) + " records of " + topic + " came");
   std::ranges::sort(records, {}, [](const Received& r) { return std::pair(r.partition, r.offset); });
   return records;
 }
@@ -79,9 +89,11 @@ Driver::Driver(std::vector<Property> properties, std::int64_t max_message_bytes)
 bool Driver::try_submit(Message message) {
   auto& kept = kept_.emplace_back(Kept{std::move(message), {}});
   for (const auto& [name, value] : kept.message.headers) kept.headers.push_back({name, value});
-  const auto now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  const Record record{next_ticket_, kept.message.topic, kept.message.key, kept.message.payload, kept.headers,
-                      kept.message.timestamp_ms.value_or(now_ms)};
+  const auto now_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count();
+  const Record record{next_ticket_,         kept.message.topic, kept.message.key,
+                      kept.message.payload, kept.headers,       kept.message.timestamp_ms.value_or(now_ms)};
   if (!publisher_->submit(record)) {
     kept_.pop_back();
     return false;

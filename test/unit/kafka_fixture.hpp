@@ -54,7 +54,9 @@ class MockKafka {
   void stop_failing(std::int16_t api) { rd_kafka_mock_clear_request_errors(cluster_.get(), api); }
   void down() { rd_kafka_mock_broker_set_down(cluster_.get(), 1); }
   void up() { rd_kafka_mock_broker_set_up(cluster_.get(), 1); }
-  void delay(std::chrono::milliseconds rtt) { rd_kafka_mock_broker_set_rtt(cluster_.get(), 1, static_cast<int>(rtt.count())); }
+  void delay(std::chrono::milliseconds rtt) {
+    rd_kafka_mock_broker_set_rtt(cluster_.get(), 1, static_cast<int>(rtt.count()));
+  }
 
  private:
   KafkaHandle kafka_;

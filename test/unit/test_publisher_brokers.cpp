@@ -1,6 +1,6 @@
 // Brokers that are away, queues that are full, ends that must not hang, threads that must not see signals.
-#include <fstream>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "kafka_fixture.hpp"
@@ -71,12 +71,14 @@ TEST(PublisherBrokers, APollIsShortWhileTheBrokerIsDown) {
   Driver driver({{"bootstrap.servers", kafka.bootstrap()}});
   for (int i = 0; i < 20; ++i) driver.submit({"topic" + std::to_string(i), "k", "x"});
   auto longest = Clock::duration::zero();
-  driver.poll_until([&] {
-    const auto begin = Clock::now();
-    driver.poll_once();
-    longest = std::max(longest, Clock::now() - begin);
-    return false;
-  }, 3s);
+  driver.poll_until(
+      [&] {
+        const auto begin = Clock::now();
+        driver.poll_once();
+        longest = std::max(longest, Clock::now() - begin);
+        return false;
+      },
+      3s);
   EXPECT_LT(longest, 400ms);
 }
 
@@ -182,7 +184,8 @@ TEST(PublisherBrokers, ABadConfigurationIsUnconfiguredWithAReasonAndTakesNothing
   EXPECT_NE(unknown.publisher().health().reason.find("\"no.such.property\""), std::string::npos);
   Driver breaking({{"bootstrap.servers", "127.0.0.1:1"}, {"acks", "1"}});
   EXPECT_EQ(breaking.publisher().health().state, Health::State::unconfigured);
-  Driver incomplete({{"bootstrap.servers", "127.0.0.1:1"}, {"security.protocol", "sasl_plaintext"}, {"sasl.mechanism", "PLAIN"}});
+  Driver incomplete(
+      {{"bootstrap.servers", "127.0.0.1:1"}, {"security.protocol", "sasl_plaintext"}, {"sasl.mechanism", "PLAIN"}});
   EXPECT_EQ(incomplete.publisher().health().state, Health::State::unconfigured);
   EXPECT_FALSE(incomplete.publisher().health().reason.empty());
 }

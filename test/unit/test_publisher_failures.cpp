@@ -105,7 +105,8 @@ TEST_F(PublisherFailures, AFatalErrorMakesANewProducerAndLosesNothing) {
   EXPECT_EQ(driver.publisher().health().state, Health::State::ok);
   EXPECT_EQ(payloads(consume(kafka.bootstrap(), "t", 501)), numbers(0, 500));
   bool said = false;
-  for (const auto& line : driver.publisher().take_log()) said |= line.text.find("producer is replaced") != std::string::npos;
+  for (const auto& line : driver.publisher().take_log())
+    said |= line.text.find("producer is replaced") != std::string::npos;
   EXPECT_TRUE(said);
 }
 

@@ -13,7 +13,8 @@ using NewTopicHandle = std::unique_ptr<rd_kafka_NewTopic_t, Deleter<rd_kafka_New
 using Configs = std::vector<std::pair<std::string, std::string>>;
 
 std::int64_t now_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 class PublisherKafka : public testing::Test {
@@ -46,7 +47,8 @@ class PublisherKafka : public testing::Test {
   }
   void alter(const Configs& configs) {
     const ResourceHandle handle(rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, topic.c_str()));
-    for (const auto& [name, value] : configs) rd_kafka_ConfigResource_set_config(handle.get(), name.c_str(), value.c_str());
+    for (const auto& [name, value] : configs)
+      rd_kafka_ConfigResource_set_config(handle.get(), name.c_str(), value.c_str());
     const QueueHandle queue(rd_kafka_queue_new(admin.get()));
     auto* pointer = handle.get();
     rd_kafka_AlterConfigs(admin.get(), &pointer, 1, nullptr, queue.get());
@@ -192,12 +194,14 @@ TEST_F(PublisherKafka, AnUnknownTopicIsRefusedAndWorksOnceItIsCreated) {
   ASSERT_EQ(driver.outcome(lost)->kind, Outcome::Kind::refused);
   EXPECT_NE(driver.outcome(lost)->reason.find("unknown"), std::string::npos);
   create({});
-  ASSERT_TRUE(driver.poll_until([&] {
-    if (driver.publisher().outstanding() > 0) return false;
-    if (driver.published() > 0) return true;
-    driver.submit({topic, "k", "y"});
-    return false;
-  }, 10s));
+  ASSERT_TRUE(driver.poll_until(
+      [&] {
+        if (driver.publisher().outstanding() > 0) return false;
+        if (driver.published() > 0) return true;
+        driver.submit({topic, "k", "y"});
+        return false;
+      },
+      10s));
 }
 
 }  // namespace

@@ -9,7 +9,8 @@ TEST(PublisherRecords, KeyPayloadHeadersAndTimestampArriveByteForByte) {
   kafka.create_topic("orders", 1);
   Driver driver({{"bootstrap.servers", kafka.bootstrap()}});
   const std::string binary("\x00\xff\x80 a", 5);
-  const auto ticket = driver.submit({"orders", binary, "payload" + binary, {{"id", "x"}, {"n", std::nullopt}, {"n", ""}}, 1'700'000'000'123});
+  const auto ticket = driver.submit(
+      {"orders", binary, "payload" + binary, {{"id", "x"}, {"n", std::nullopt}, {"n", ""}}, 1'700'000'000'123});
   ASSERT_TRUE(driver.poll_until_all_done());
 
   const Outcome* outcome = driver.outcome(ticket);

@@ -25,12 +25,14 @@ TEST(PublisherTopics, RecordsOfAnUnknownTopicWaitWhileOthersFlowAndAreRefusedAft
 
   kafka.set_topic_error("bad", RD_KAFKA_RESP_ERR_NO_ERROR);
   bool published = false;
-  ASSERT_TRUE(driver.poll_until([&] {
-    if (driver.publisher().outstanding() > 0) return false;
-    published = driver.outcome(driver.last_ticket())->kind == Outcome::Kind::published;
-    if (!published) driver.submit({"bad", "k", "z"});
-    return published;
-  }, 10s));
+  ASSERT_TRUE(driver.poll_until(
+      [&] {
+        if (driver.publisher().outstanding() > 0) return false;
+        published = driver.outcome(driver.last_ticket())->kind == Outcome::Kind::published;
+        if (!published) driver.submit({"bad", "k", "z"});
+        return published;
+      },
+      10s));
 }
 
 TEST(PublisherTopics, ATopicCreatedDuringTheGraceIsPublishedTo) {
