@@ -64,6 +64,15 @@ struct Reader {
     return batch.arena.copy(text.data, static_cast<std::size_t>(text.size));
   }
 
+  std::string_view header_name(const JsonbValue& value) {
+    const pg::Bytes text = pg::to_utf8(value.val.string.val, value.val.string.len, "header name");
+    const auto size = static_cast<std::size_t>(text.size);
+    char* to = batch.arena.reserve(size + 1);
+    std::memcpy(to, text.data, size);
+    to[size] = '\0';
+    return {to, size};
+  }
+
   void add_header(std::string_view name, const JsonbValue& value) {
     publish::Header header{name, std::nullopt};
     if (value.type == jbvString) header.value = utf8(value);
@@ -85,7 +94,7 @@ struct Reader {
     JsonbIteratorToken token;
     while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE) {
       if (token == WJB_KEY)
-        name = utf8(value);
+        name = header_name(value);
       else if (token == WJB_VALUE && value.type == jbvBinary)
         add_repeated(name, value.val.binary.data);
       else if (token == WJB_VALUE)

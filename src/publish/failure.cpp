@@ -1,11 +1,72 @@
 // Gets an error code, hands on its kind (see the table of failures in docs) and a sentence for the operator.
 #include "failure.hpp"
 
+#include <algorithm>
+#include <array>
+
 namespace outbox::publish {
 
 namespace {
 
 constexpr auto unknown_topic_id = static_cast<rd_kafka_resp_err_t>(100);  // librdkafka 2.0 has no name for it
+
+struct Kind {
+  rd_kafka_resp_err_t error;
+  Failure failure;
+};
+
+constexpr std::array kinds = std::to_array<Kind>({
+    {RD_KAFKA_RESP_ERR__QUEUE_FULL, Failure::backpressure},
+    {RD_KAFKA_RESP_ERR__PURGE_QUEUE, Failure::purged},
+    {RD_KAFKA_RESP_ERR__PURGE_INFLIGHT, Failure::purged},
+    {RD_KAFKA_RESP_ERR__DESTROY, Failure::purged},
+    {unknown_topic_id, Failure::topic},
+    {RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC, Failure::topic},
+    {RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION, Failure::topic},
+    {RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART, Failure::topic},
+    {RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED, Failure::topic},
+    {RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION, Failure::topic},
+    {RD_KAFKA_RESP_ERR__FATAL, Failure::producer},
+    {RD_KAFKA_RESP_ERR__STATE, Failure::producer},
+    {RD_KAFKA_RESP_ERR__FENCED, Failure::producer},
+    {RD_KAFKA_RESP_ERR__GAPLESS_GUARANTEE, Failure::producer},
+    {RD_KAFKA_RESP_ERR__INCONSISTENT, Failure::producer},
+    {RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER, Failure::producer},
+    {RD_KAFKA_RESP_ERR_UNKNOWN_PRODUCER_ID, Failure::producer},
+    {RD_KAFKA_RESP_ERR_INVALID_PRODUCER_ID_MAPPING, Failure::producer},
+    {RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH, Failure::producer},
+    {RD_KAFKA_RESP_ERR_PRODUCER_FENCED, Failure::producer},
+    {RD_KAFKA_RESP_ERR__AUTHENTICATION, Failure::configuration},
+    {RD_KAFKA_RESP_ERR__SSL, Failure::configuration},
+    {RD_KAFKA_RESP_ERR_SASL_AUTHENTICATION_FAILED, Failure::configuration},
+    {RD_KAFKA_RESP_ERR_UNSUPPORTED_SASL_MECHANISM, Failure::configuration},
+    {RD_KAFKA_RESP_ERR_ILLEGAL_SASL_STATE, Failure::configuration},
+    {RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED, Failure::configuration},
+    // librdkafka retries these itself, but hands them on when the producer id changed under the batch.
+    {RD_KAFKA_RESP_ERR__TRANSPORT, Failure::broker},
+    {RD_KAFKA_RESP_ERR__RESOLVE, Failure::broker},
+    {RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN, Failure::broker},
+    {RD_KAFKA_RESP_ERR__TIMED_OUT, Failure::broker},
+    {RD_KAFKA_RESP_ERR__TIMED_OUT_QUEUE, Failure::broker},
+    {RD_KAFKA_RESP_ERR__MSG_TIMED_OUT, Failure::broker},
+    {RD_KAFKA_RESP_ERR__RETRY, Failure::broker},
+    {RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE, Failure::broker},
+    {RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION, Failure::broker},
+    {RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT, Failure::broker},
+    {RD_KAFKA_RESP_ERR_BROKER_NOT_AVAILABLE, Failure::broker},
+    {RD_KAFKA_RESP_ERR_REPLICA_NOT_AVAILABLE, Failure::broker},
+    {RD_KAFKA_RESP_ERR_NETWORK_EXCEPTION, Failure::broker},
+    {RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS, Failure::broker},
+    {RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS_AFTER_APPEND, Failure::broker},
+    {RD_KAFKA_RESP_ERR_NOT_CONTROLLER, Failure::broker},
+    {RD_KAFKA_RESP_ERR_KAFKA_STORAGE_ERROR, Failure::broker},
+    {RD_KAFKA_RESP_ERR_FENCED_LEADER_EPOCH, Failure::broker},
+    {RD_KAFKA_RESP_ERR_UNKNOWN_LEADER_EPOCH, Failure::broker},
+    {RD_KAFKA_RESP_ERR_THROTTLING_QUOTA_EXCEEDED, Failure::broker},
+    {RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS, Failure::broker},
+    {RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE, Failure::broker},
+    {RD_KAFKA_RESP_ERR_NOT_COORDINATOR, Failure::broker},
+});
 
 std::string quoted(std::string_view topic) {
   std::string text = "topic \"";
@@ -17,75 +78,9 @@ std::string quoted(std::string_view topic) {
 }  // namespace
 
 Failure classify(rd_kafka_resp_err_t error) {
-  if (error == unknown_topic_id) return Failure::topic;
-  switch (error) {
-    case RD_KAFKA_RESP_ERR_NO_ERROR:
-      return Failure::none;
-
-    case RD_KAFKA_RESP_ERR__QUEUE_FULL:
-      return Failure::backpressure;
-
-    case RD_KAFKA_RESP_ERR__PURGE_QUEUE:
-    case RD_KAFKA_RESP_ERR__PURGE_INFLIGHT:
-    case RD_KAFKA_RESP_ERR__DESTROY:
-      return Failure::purged;
-
-    case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
-    case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:
-    case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
-    case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
-    case RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION:
-      return Failure::topic;
-
-    case RD_KAFKA_RESP_ERR__FATAL:
-    case RD_KAFKA_RESP_ERR__STATE:
-    case RD_KAFKA_RESP_ERR__FENCED:
-    case RD_KAFKA_RESP_ERR__GAPLESS_GUARANTEE:
-    case RD_KAFKA_RESP_ERR__INCONSISTENT:
-    case RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER:
-    case RD_KAFKA_RESP_ERR_UNKNOWN_PRODUCER_ID:
-    case RD_KAFKA_RESP_ERR_INVALID_PRODUCER_ID_MAPPING:
-    case RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH:
-    case RD_KAFKA_RESP_ERR_PRODUCER_FENCED:
-      return Failure::producer;
-
-    case RD_KAFKA_RESP_ERR__AUTHENTICATION:
-    case RD_KAFKA_RESP_ERR__SSL:
-    case RD_KAFKA_RESP_ERR_SASL_AUTHENTICATION_FAILED:
-    case RD_KAFKA_RESP_ERR_UNSUPPORTED_SASL_MECHANISM:
-    case RD_KAFKA_RESP_ERR_ILLEGAL_SASL_STATE:
-    case RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED:
-      return Failure::configuration;
-
-    // librdkafka retries these itself, but hands them on when the producer id changed under the batch.
-    case RD_KAFKA_RESP_ERR__TRANSPORT:
-    case RD_KAFKA_RESP_ERR__RESOLVE:
-    case RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN:
-    case RD_KAFKA_RESP_ERR__TIMED_OUT:
-    case RD_KAFKA_RESP_ERR__TIMED_OUT_QUEUE:
-    case RD_KAFKA_RESP_ERR__MSG_TIMED_OUT:
-    case RD_KAFKA_RESP_ERR__RETRY:
-    case RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE:
-    case RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION:
-    case RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT:
-    case RD_KAFKA_RESP_ERR_BROKER_NOT_AVAILABLE:
-    case RD_KAFKA_RESP_ERR_REPLICA_NOT_AVAILABLE:
-    case RD_KAFKA_RESP_ERR_NETWORK_EXCEPTION:
-    case RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS:
-    case RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS_AFTER_APPEND:
-    case RD_KAFKA_RESP_ERR_NOT_CONTROLLER:
-    case RD_KAFKA_RESP_ERR_KAFKA_STORAGE_ERROR:
-    case RD_KAFKA_RESP_ERR_FENCED_LEADER_EPOCH:
-    case RD_KAFKA_RESP_ERR_UNKNOWN_LEADER_EPOCH:
-    case RD_KAFKA_RESP_ERR_THROTTLING_QUOTA_EXCEEDED:
-    case RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS:
-    case RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE:
-    case RD_KAFKA_RESP_ERR_NOT_COORDINATOR:
-      return Failure::broker;
-
-    default:
-      return Failure::record;
-  }
+  if (error == RD_KAFKA_RESP_ERR_NO_ERROR) return Failure::none;
+  const auto* known = std::ranges::find(kinds, error, &Kind::error);
+  return known == kinds.end() ? Failure::record : known->failure;
 }
 
 std::string topic_reason(std::string_view topic, rd_kafka_resp_err_t error) {

@@ -25,7 +25,7 @@ bool Publisher::Impl::submit_open(Topic& topic, const Record& record) {
     return true;
   }
   if (auto refused = refusal(topic, record)) {
-    refuse(slots.take(record, &topic), std::move(*refused));
+    refuse(slots.take(record, &topic), *refused);
     wake();
     return true;
   }
@@ -57,7 +57,7 @@ void Publisher::Impl::pump(Topic& topic) {
     if (!topic.may_send(route)) return;
     if (auto refused = refusal(topic, record)) {
       topic.held.pop_front();
-      refuse(id, std::move(*refused));
+      refuse(id, *refused);
       continue;
     }
     const auto error = give(topic, id, route);
@@ -90,7 +90,7 @@ std::optional<Refusal> Publisher::Impl::refusal(const Topic& topic, const Record
   return refuse_beforehand(record, limits, timed ? wall_clock_ms() : 0, compressed);
 }
 
-void Publisher::Impl::refuse(SlotId id, Refusal refusal) {
+void Publisher::Impl::refuse(SlotId id, const Refusal& refusal) {
   ready.push_back({slots[id].record.ticket, Outcome::Kind::refused, -1, -1, refusal.error_code, scrub(refusal.reason)});
   slots.release(id);
 }

@@ -9,7 +9,7 @@ void HealthWatch::unconfigured(std::string reason) {
   trouble_ = std::move(reason);
 }
 
-void HealthWatch::error(rd_kafka_resp_err_t code, std::string text, Clock::time_point now) {
+void HealthWatch::error(rd_kafka_resp_err_t code, const std::string& text, Clock::time_point now) {
   // Behind a refused authentication librdkafka also says that all brokers are down, and goes on trying.
   constexpr std::chrono::seconds refusal_lasts{30};
   if (classify(code) == Failure::configuration) {

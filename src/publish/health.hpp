@@ -17,7 +17,7 @@ class HealthWatch {
 
   void unconfigured(std::string reason);
   // `text`: scrubbed. An error of one broker alone is only a hint; that all are down, or that we may not in, is trouble.
-  void error(rd_kafka_resp_err_t code, std::string text, Clock::time_point now);
+  void error(rd_kafka_resp_err_t code, const std::string& text, Clock::time_point now);
   void producer_failed(std::string text);
 
   void acknowledged(Clock::time_point now);

@@ -46,7 +46,7 @@ struct Publisher::Impl {
   void pump(Topic& topic);
   rd_kafka_resp_err_t give(Topic& topic, SlotId id, Route route);
   [[nodiscard]] std::optional<Refusal> refusal(const Topic& topic, const Record& record) const;
-  void refuse(SlotId id, Refusal refusal);
+  void refuse(SlotId id, const Refusal& refusal);
   void drained(Topic& topic, Clock::time_point now);
 
   // report.cpp

@@ -85,8 +85,8 @@ void Publisher::Impl::poll(std::vector<Outcome>& outcomes) {
 void Publisher::Impl::tend_topics(Clock::time_point now) {
   constexpr std::chrono::milliseconds budget{250};
   lookup_budget = std::max(budget, lookup_timeout);
-  // A topic may be added while another is tended; it has its turn at the next poll or in this one.
-  for (std::size_t i = 0; i < busy.size(); ++i) tend_topic(*busy[i], now);
+  // By index: the list may grow while a topic is tended.
+  for (std::size_t i = 0; i < busy.size(); ++i) tend_topic(*busy[i], now);  // NOLINT(modernize-loop-convert)
   std::erase_if(busy, [](Topic* topic) {
     const bool at_rest = topic->state == Topic::State::absent || topic->state == Topic::State::unknown ||
                          (topic->state == Topic::State::open && topic->held.empty());

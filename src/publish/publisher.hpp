@@ -20,7 +20,7 @@ namespace outbox::publish {
 using Clock = std::chrono::steady_clock;
 
 struct Header {
-  std::string_view name;
+  std::string_view name;                  // a NUL follows it: librdkafka takes names as C strings
   std::optional<std::string_view> value;  // nullopt: a null header
 };
 

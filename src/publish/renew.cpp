@@ -12,17 +12,16 @@ using std::chrono::milliseconds;
 bool Publisher::Impl::start(Clock::time_point now) {
   if (now < start_after) return false;
   Config config = make_config(settings, Route::batches);
+  std::string error = config.error;
   if (config.handle) {
     queue_messages = config.queue_messages;
     batch_bytes = config.batch_bytes;
     compressed = config.compressed;
     mechanism = config.mechanism;
-    std::string error;
     producers[0] = Producer::create(std::move(config), wake_write.get(), error);
-    config.error = std::move(error);
   }
   if (!producers[0]) {
-    health.unconfigured(scrub(config.error));
+    health.unconfigured(scrub(error));
     return false;
   }
   started_at = now;

@@ -121,7 +121,7 @@ void Publisher::Impl::on_error(const EventHandle& event, Route route) {
   }
   // Of single brokers librdkafka writes log lines itself; that they are all down is health's to say.
   if (classify(code) != Failure::broker) log.add(warning, text, now);
-  health.error(code, std::move(text), now);
+  health.error(code, text, now);
 }
 
 void Publisher::Impl::on_limits(const EventHandle& event) {

@@ -89,14 +89,24 @@ std::unique_ptr<claim::Batch> Lane::read_window(Window& window, const Moment& mo
   return batch->records.empty() ? nullptr : std::move(batch);
 }
 
+// While paused: the first message of the window, read only for its time.
+std::int64_t Lane::look_at_oldest(const Moment& moment) const {
+  const Window& window = windows_.back();
+  claim::Batch batch;
+  (void)claim::fetch(std::span(window.list).subspan(window.next), window.leaves, moment.snapshot, number_, window.number,
+                     claim::Budget{1, 1}, batch);
+  return batch.origins.empty() ? 0 : batch.origins.front().enqueued_at;
+}
+
 std::unique_ptr<claim::Batch> Lane::read(const Moment& moment, const claim::Budget& budget) {
   if (!has_unread()) {
     if (!can_open_window()) return nullptr;
     open_window(moment);
   }
   std::unique_ptr<claim::Batch> batch;
-  while (!batch && has_unread()) batch = read_window(windows_.back(), moment, budget);
+  while (!batch && budget.messages > 0 && has_unread()) batch = read_window(windows_.back(), moment, budget);
   if (!batch) close_finished_windows();
+  oldest_unread_ = budget.messages == 0 && has_unread() ? look_at_oldest(moment) : 0;
   show_oldest();
   return batch;
 }
@@ -165,7 +175,7 @@ void Lane::advance() {
 }
 
 void Lane::show_oldest() {
-  const std::int64_t oldest = sent_.empty() ? 0 : sent_.front()->origins[sent_.front()->settled].enqueued_at;
+  const std::int64_t oldest = sent_.empty() ? oldest_unread_ : sent_.front()->origins[sent_.front()->settled].enqueued_at;
   pg_atomic_write_u64(&counters_->oldest, static_cast<std::uint64_t>(oldest));
 }
 

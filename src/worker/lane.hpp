@@ -31,7 +31,7 @@ class Lane {
 
   // Reads on in the present window, or opens the next one up to `now`. In a transaction with `snapshot` registered, of
   // which `now` is the plain form. `finished` and `sync` are numbers that were read before the snapshot was taken.
-  // Returns the batch read, or nullptr if nothing is there. Throws ErrorInFlight and has then changed nothing.
+  // Returns the batch read, or nullptr if nothing is there. With a budget of no messages it only counts. Throws ErrorInFlight and has then changed nothing.
   struct Moment {
     Snapshot snapshot;
     const claim::TransactionSnapshot& now;
@@ -84,6 +84,7 @@ class Lane {
   void settle(const publish::Record& record, const claim::Origin& origin);
   void close_finished_windows();
   void show_oldest();
+  [[nodiscard]] std::int64_t look_at_oldest(const Moment& moment) const;
 
   std::int32_t number_;
   shared::Lane* counters_;
@@ -96,6 +97,7 @@ class Lane {
   std::vector<receipt::Refused> refused_;
   std::unordered_map<std::int64_t, receipt::Refused> refused_ahead_;  // by id, until the cursor reaches them
   bool moved_ = false;
+  std::int64_t oldest_unread_ = 0;
   std::uint64_t sync_reached_ = 0;
   std::uint64_t sync_told_ = 0;
 };

@@ -16,7 +16,6 @@ namespace {
 shared::Database* my_database = nullptr;
 shared::Worker* my_slot = nullptr;
 Worker* running = nullptr;  // a raw pointer: an exit callback deletes it, as an exit runs no destructors
-Oid watched = InvalidOid;   // outbox._segment
 
 void leave_slot(int, Datum) {
   LWLockAcquire(shared::get()->lock, LW_EXCLUSIVE);
@@ -35,7 +34,7 @@ void end_publishing(int, Datum) {
 }
 
 void note_relation(Datum, Oid relation) {
-  if (relation == InvalidOid || relation == watched) control_changed = true;
+  if (relation == InvalidOid || relation == watched_table) control_changed = true;
 }
 
 void note_catalog(Datum, int, uint32) { control_changed = true; }
@@ -86,9 +85,6 @@ void connect(Oid database) {
   CacheRegisterRelcacheCallback(note_relation, 0);
   for (const int cache : {FOREIGNSERVEROID, USERMAPPINGOID, FOREIGNDATAWRAPPEROID, AUTHOID})
     CacheRegisterSyscacheCallback(cache, note_catalog, 0);
-  StartTransactionCommand();
-  watched = pg::relation_oid("_segment");
-  CommitTransactionCommand();
 }
 
 // Waits for a commit, a report from Kafka, a signal or the time. True if it was not only Kafka.

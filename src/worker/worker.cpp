@@ -20,6 +20,7 @@ using namespace std::chrono_literals;
 using shared::WorkerState;
 
 bool control_changed = true;
+Oid watched_table = InvalidOid;
 
 namespace {
 
@@ -53,13 +54,18 @@ bool Worker::room_for_more() const {
   return records < most_records && bytes < most_bytes;
 }
 
+// While paused the log is read for the count of what is pending, not for messages.
+bool Worker::may_read() const {
+  return situation_.state == WorkerState::paused || (situation_.may_publish() && room_for_more());
+}
+
 bool Worker::idle() const {
   return batches_.empty() && std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->idle(); });
 }
 
 long Worker::sleep_ms() const {
   const auto now = Clock::now();
-  if (retry_at_ <= now && situation_.may_publish() && want_read_ && room_for_more()) return 0;
+  if (retry_at_ <= now && want_read_ && may_read()) return 0;
   Clock::time_point wake = std::min(next_look_, now + look_interval);
   if (publisher_)
     if (const auto poll = publisher_->next_poll()) wake = std::min(wake, *poll);
@@ -75,7 +81,7 @@ bool Worker::turn(bool woken) {
     if (control_changed || next_look_ <= Clock::now()) look();
     if (situation_.extension_gone) return false;
     serve_segment_request();
-    if (situation_.may_publish() && want_read_ && room_for_more()) read();
+    if (want_read_ && may_read()) read();
   }
   submit();
   take_reports();
@@ -148,6 +154,7 @@ void Worker::look() {
   next_look_ = Clock::now() + look_interval;
   KafkaServer server;
   Transaction transaction(true);
+  watched_table = pg::call([] { return pg::relation_oid("_segment"); });
   const Look found = pg::call([] { return look_at_catalogs(); });
   situation_ = Situation{WorkerState::running, "", !found.extension};
   if (found.extension_oid != extension_ || found.generation != generation_) {
@@ -302,6 +309,9 @@ void Worker::read() {
 }
 
 void Worker::read_lanes() {
+  if (!situation_.may_publish() &&
+      std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->has_unread(); }))
+    return;
   // Order matters, see shared::Lane: these numbers are read before the snapshot is taken.
   const std::uint64_t sync = pg_atomic_read_u64(&database_->requested_sync);
   std::vector<std::uint64_t> finished;
@@ -318,10 +328,13 @@ void Worker::read_lanes() {
     return RegisterSnapshot(GetLatestSnapshot());
   });
   const claim::TransactionSnapshot now = claim::from_server(snapshot);
+  const bool count_only = !situation_.may_publish();
+  const claim::Budget budget = count_only ? claim::Budget{0, 0} : claim::Budget{};
   std::vector<std::unique_ptr<claim::Batch>> read;
   for (std::size_t i = 0; i < lanes_.size(); i++) {
-    auto batch = lanes_[i]->read({snapshot, now, finished[i], sync, leaves_}, claim::Budget{});
-    if (lanes_[i]->has_unread()) want_read_ = true;
+    starved_ |= !lanes_[i]->has_unread() && !lanes_[i]->can_open_window();
+    auto batch = lanes_[i]->read({snapshot, now, finished[i], sync, leaves_}, budget);
+    want_read_ |= lanes_[i]->has_unread() && !count_only;
     if (batch) read.push_back(std::move(batch));
   }
   pg::call([snapshot] { UnregisterSnapshot(snapshot); });
@@ -375,7 +388,8 @@ void Worker::apply_outcomes() {
   }
   if (!outcomes_.empty()) {
     for (const auto& lane : lanes_) lane->advance();
-    want_read_ |= std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->has_unread(); });
+    want_read_ |= starved_ || std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->has_unread(); });
+    starved_ = false;
   }
   outcomes_.clear();
   while (!batches_.empty() && batches_.front()->done()) {

@@ -69,6 +69,7 @@ class Worker {
   Lane* lane(std::int32_t number);
   claim::Batch* batch_of(std::uint64_t ticket);
   [[nodiscard]] bool room_for_more() const;
+  [[nodiscard]] bool may_read() const;
   [[nodiscard]] bool idle() const;
 
   shared::Database* database_;
@@ -95,6 +96,7 @@ class Worker {
   std::vector<publish::Outcome> outcomes_;
 
   bool want_read_ = true;
+  bool starved_ = false;  // a lane had to let a snapshot pass by, as too many of its windows are under way
   Clock::time_point next_look_{};
   Clock::time_point next_upkeep_{};
   Clock::time_point retry_at_{};
@@ -103,5 +105,7 @@ class Worker {
 
 // Set by invalidation callbacks and signals: the worker looks at the catalogs again.
 extern bool control_changed;
+// outbox._segment: every change of ours that the worker must hear of invalidates it, see outbox._announce().
+extern Oid watched_table;
 
 }  // namespace outbox::worker

@@ -114,6 +114,7 @@ def test_subtransactions_beyond_what_a_snapshot_holds_are_published_as_a_whole(
 ):
     # more than PGPROC_MAX_CACHED_SUBXIDS (64): snapshots overflow while it is open
     with here() as c:
+        c.execute("BEGIN")
         for i in range(150):
             with contextlib.suppress(ZeroDivisionError), c.transaction():
                 enqueue(c, topic, f"sub {i}")
@@ -180,14 +181,13 @@ def test_pending_is_exact_while_nothing_is_published(shared_cluster, database, h
 
 def test_pending_is_never_0_while_a_commit_is_unpublished(shared_cluster, database, here, topic, reader):
     with here(autocommit=True) as c:
+        zeros = 0
         for i in range(300):
             enqueue(c, topic, str(i))
-            published, waiting = c.execute(
-                "SELECT (SELECT count(*) FROM outbox.messages WHERE state = 'published'), pending FROM outbox.lanes"
-            ).fetchone()
+            zeros += (waiting := c.execute("SELECT pending FROM outbox.lanes").fetchone()[0]) == 0
             # 0 may only be said when Kafka has acknowledged all: then it has the record
             if waiting == 0:
-                assert sum(reader.end_offsets().values()) == i + 1, published
+                assert sum(reader.end_offsets().values()) == i + 1
 
 
 @pytest.mark.parametrize("stop_mode", ["fast", "immediate"])

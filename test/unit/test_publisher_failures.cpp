@@ -6,6 +6,7 @@ namespace {
 
 std::vector<std::string> payloads(const std::vector<Received>& records) {
   std::vector<std::string> texts;
+  texts.reserve(records.size());
   for (const auto& record : records) texts.push_back(record.payload.value_or("<none>"));
   return texts;
 }
