@@ -20,6 +20,7 @@ struct Level {
 
 Level* innermost = nullptr;
 bool announced = false;  // `started` was raised, so `finished` must be, whatever comes
+bool wake_late = false;  // once the transaction's invalidations are sent
 
 Level* level_here() {
   const int nesting = GetCurrentTransactionNestLevel();
@@ -58,7 +59,7 @@ void after_end(bool committed) {
   shared::Database* database = innermost ? shared::find(MyDatabaseId) : nullptr;
   if (database && announced) add_to_counters(database, &shared::Lane::finished);
   if (database && committed) shared::wake_worker(database);
-  if (innermost && innermost->wake && committed) shared::wake_launcher();
+  wake_late = innermost && innermost->wake && committed;
   announced = false;
   innermost = nullptr;
 }
@@ -80,6 +81,14 @@ void transaction_event(XactEvent event, void*) {
     default:
       break;
   }
+}
+
+// XACT_EVENT_COMMIT comes before the invalidations are sent: whoever is to read catalogs again would be woken too early.
+void resources_released(ResourceReleasePhase phase, bool, bool is_top_level, void*) {
+  if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level || !wake_late) return;
+  wake_late = false;
+  if (shared::Database* database = shared::find(MyDatabaseId)) shared::wake_worker(database);
+  shared::wake_launcher();
 }
 
 void merge_into_outer(Level* inner) {
@@ -126,6 +135,7 @@ void use_at_commit() {
 void define_commit_callbacks() {
   RegisterXactCallback(transaction_event, nullptr);
   RegisterSubXactCallback(subtransaction_event, nullptr);
+  RegisterResourceReleaseCallback(resources_released, nullptr);
 }
 
 }  // namespace outbox::enqueue

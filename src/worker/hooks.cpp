@@ -67,8 +67,7 @@ bool changes_what_we_read(Node* statement) {
 }
 
 bool touches_databases(Node* statement) {
-  return IsA(statement, CreatedbStmt) || IsA(statement, DropdbStmt) || IsA(statement, RenameStmt) ||
-         IsA(statement, AlterDatabaseStmt);
+  return IsA(statement, CreatedbStmt) || IsA(statement, AlterDatabaseStmt) || wanted_alone(statement);
 }
 
 bool is_commit_prepared(Node* statement) {
@@ -98,6 +97,34 @@ void send_away(shared::Database* database) {
   ConditionVariableCancelSleep();
 }
 
+// Databases that this transaction wants for itself. Our processes come back when it has ended: before the commit the
+// launcher would still see the old pg_database, and a rename may be followed by more in the same transaction.
+List* wanted = NIL;
+bool databases_touched = false;
+
+void let_back(ResourceReleasePhase phase, bool, bool is_top_level, void*) {
+  if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level || !databases_touched) return;
+  ListCell* cell;
+  foreach (cell, wanted) pg_atomic_fetch_sub_u32(&static_cast<shared::Database*>(lfirst(cell))->evictions, 1);
+  list_free(wanted);
+  wanted = NIL;
+  databases_touched = false;
+  pg_atomic_write_u32(&shared::get()->databases_changed, 1);
+  shared::wake_launcher();
+}
+
+void take_alone(const char* name) {
+  databases_touched = true;
+  const Oid oid = name ? get_database_oid(name, true) : InvalidOid;
+  shared::Database* database = OidIsValid(oid) ? shared::find(oid) : nullptr;
+  if (!database) return;
+  MemoryContext before = MemoryContextSwitchTo(TopMemoryContext);
+  wanted = lappend(wanted, database);
+  MemoryContextSwitchTo(before);
+  pg_atomic_fetch_add_u32(&database->evictions, 1);
+  send_away(database);
+}
+
 void run(PlannedStmt* pstmt, const char* text, bool read_only_tree, ProcessUtilityContext context, ParamListInfo params,
          QueryEnvironment* environment, DestReceiver* destination, QueryCompletion* completion) {
   (previous ? previous : standard_ProcessUtility)(pstmt, text, read_only_tree, context, params, environment, destination,
@@ -107,32 +134,12 @@ void run(PlannedStmt* pstmt, const char* text, bool read_only_tree, ProcessUtili
 void utility(PlannedStmt* pstmt, const char* text, bool read_only_tree, ProcessUtilityContext context, ParamListInfo params,
              QueryEnvironment* environment, DestReceiver* destination, QueryCompletion* completion) {
   Node* statement = pstmt->utilityStmt;
-  const char* name = wanted_alone(statement);
-  const Oid oid = name ? get_database_oid(name, true) : InvalidOid;
-  shared::Database* alone = OidIsValid(oid) ? shared::find(oid) : nullptr;
   const bool commit_prepared = is_commit_prepared(statement);
-  const bool databases = touches_databases(statement);
   const bool ours = changes_what_we_read(statement);
   const bool creates_extension = IsA(statement, CreateExtensionStmt);
-  if (alone) pg_atomic_fetch_add_u32(&alone->evictions, 1);
-  PG_TRY();
-  {
-    if (alone) send_away(alone);
-    run(pstmt, text, read_only_tree, context, params, environment, destination, completion);
-  }
-  PG_FINALLY();
-  {
-    if (alone) {
-      pg_atomic_fetch_sub_u32(&alone->evictions, 1);
-      shared::wake_launcher();
-    }
-  }
-  PG_END_TRY();
+  if (shared::get() && touches_databases(statement)) take_alone(wanted_alone(statement));
+  run(pstmt, text, read_only_tree, context, params, environment, destination, completion);
 
-  if (databases && shared::get()) {
-    pg_atomic_write_u32(&shared::get()->databases_changed, 1);
-    shared::wake_launcher();
-  }
   if (ours) enqueue::wake_at_commit();
   if (creates_extension && OidIsValid(pg::extension_oid())) enqueue::use_at_commit();
   // What PREPARE TRANSACTION left behind became visible just now, without a commit callback of its own session.
@@ -148,6 +155,7 @@ void utility(PlannedStmt* pstmt, const char* text, bool read_only_tree, ProcessU
 void define_hooks() {
   previous = ProcessUtility_hook;
   ProcessUtility_hook = utility;
+  RegisterResourceReleaseCallback(let_back, nullptr);
 }
 
 }  // namespace outbox::worker

@@ -79,6 +79,7 @@ bool Worker::turn(bool woken) {
   if (woken) want_read_ = true;
   if (retry_at_ <= Clock::now()) {
     if (control_changed || next_look_ <= Clock::now()) look();
+    if (control_changed && !situation_.extension_gone) look();  // what we held is forgotten, now look at what is there
     if (situation_.extension_gone) return false;
     serve_segment_request();
     if (want_read_ && may_read()) read();
@@ -474,6 +475,7 @@ void Worker::show_failure(const char* text, std::int32_t only_lane) {
 }
 
 void Worker::show_state() {
+  if (control_changed) return;  // not known for sure before the next look
   WorkerState state = situation_.state;
   std::string reason = situation_.reason;
   if (situation_.may_publish()) {
@@ -496,7 +498,7 @@ void Worker::show_state() {
     const char* text = reason.c_str();
     const char* name = shared::state_name(state);
     pg::call([=] { ereport(LOG, (errmsg("outbox worker is %s: %s", name, text))); });
-  } else if (was_bad && !is_bad) {
+  } else if (was_bad && (state == WorkerState::running || state == WorkerState::idle)) {
     pg::call([] { ereport(LOG, (errmsg("outbox worker publishes again"))); });
   }
   shown_state_ = state;
