@@ -53,6 +53,18 @@ DROP OWNED BY CURRENT_USER;
 \echo :SQLSTATE
 SELECT payload, state FROM outbox.messages ORDER BY payload;
 
+-- Through what it depends on, too: the schema it was created in, and the extension it requires.
+SELECT extnamespace::regnamespace AS home FROM pg_extension WHERE extname = 'outbox' \gset
+BEGIN;
+DROP SCHEMA :home CASCADE;
+\echo :SQLSTATE
+ROLLBACK;
+BEGIN;
+DROP EXTENSION plpgsql CASCADE;
+\echo :SQLSTATE
+ROLLBACK;
+SELECT count(*) FROM outbox.messages;
+
 -- Other objects can be dropped.
 CREATE SCHEMA regress_outbox_other;
 DROP SCHEMA regress_outbox_other;

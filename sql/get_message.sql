@@ -6,7 +6,7 @@ SELECT outbox.enqueue('orders', '{"a" : 1}', 'k', '{"h": "v"}') AS a \gset
 SELECT topic, key, payload, key_bytes, payload_bytes, headers, lane, state, kafka_partition, kafka_offset FROM outbox.get_message(:'a');
 SELECT message_id = :'a' AS same_id, enqueued_at BETWEEN now() - interval '1 minute' AND now() AS just_now FROM outbox.get_message(:'a');
 -- the same row as in the view
-SELECT count(*) FROM (SELECT * FROM outbox.get_message(:'a') INTERSECT SELECT * FROM outbox.messages) both;
+SELECT count(*) FROM (SELECT * FROM outbox.get_message(:'a') INTERSECT SELECT * FROM outbox.messages) same;
 
 -- No such message.
 SELECT count(*) FROM outbox.get_message('00000000-0000-0000-0000-000000000000');

@@ -80,9 +80,17 @@ CREATE FUNCTION outbox._this_identity(
 LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_this_identity';
 COMMENT ON FUNCTION outbox._this_identity() IS 'the identity under which this database would publish now';
 
-CREATE FUNCTION outbox._announce() RETURNS void
-LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_announce';
+CREATE FUNCTION outbox._announce() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'outbox_announce';
 COMMENT ON FUNCTION outbox._announce() IS 'makes sessions forget which segment is open, and wakes the worker at commit';
+
+-- A restore fills these tables with COPY, so the announcement cannot be left to our functions.
+CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._identity
+FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
+CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._segment
+FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
+CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._lane
+FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
 
 -- Runs as the extension's owner, so that segments belong to the owner whoever enqueues first.
 -- A roll waits for no one: ATTACH takes a lock that no enqueuer and no reader holds, and the rest gives up after a second.
@@ -132,7 +140,6 @@ BEGIN
   SELECT n FROM generate_series(0, lane_count - 1) n
   ON CONFLICT (lane) DO NOTHING;
 
-  PERFORM outbox._announce();
   RETURN new_segment;
 END
 $$;
@@ -213,7 +220,6 @@ BEGIN
   UPDATE outbox._segment s
   SET state = 'drained', drained_at = clock_timestamp()
   WHERE s.generation = old_generation;
-  PERFORM outbox._announce();
   RETURN copied;
 END
 $$;

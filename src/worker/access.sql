@@ -74,17 +74,30 @@ END
 $$;
 COMMENT ON FUNCTION outbox._change_rights(text[], regrole, boolean) IS 'grants or revokes rights one by one';
 
+-- A role can be both: what the other grant needs as well stays.
+CREATE FUNCTION outbox._rights_to_revoke(rights text[], role regrole, other_function text) RETURNS text[]
+LANGUAGE sql STABLE AS $$
+  SELECT array_agg(r) FROM unnest($1) r
+  WHERE r <> 'USAGE ON SCHEMA outbox' OR NOT has_function_privilege($2, $3, 'EXECUTE')
+$$;
+COMMENT ON FUNCTION outbox._rights_to_revoke(text[], regrole, text) IS 'rights without those that a role keeps through another grant';
+
 CREATE FUNCTION outbox.grant_producer(role regrole) RETURNS void
 LANGUAGE sql VOLATILE AS 'SELECT outbox._change_rights(outbox._producer_rights(), $1, true)';
 COMMENT ON FUNCTION outbox.grant_producer(regrole) IS 'lets a role enqueue messages, and nothing else';
 CREATE FUNCTION outbox.revoke_producer(role regrole) RETURNS void
-LANGUAGE sql VOLATILE AS 'SELECT outbox._change_rights(outbox._producer_rights(), $1, false)';
+LANGUAGE sql VOLATILE AS $$
+  SELECT outbox._change_rights(outbox._rights_to_revoke(outbox._producer_rights(), $1, 'outbox.pause()'), $1, false)
+$$;
 COMMENT ON FUNCTION outbox.revoke_producer(regrole) IS 'takes back what outbox.grant_producer() granted';
 CREATE FUNCTION outbox.grant_operator(role regrole) RETURNS void
 LANGUAGE sql VOLATILE AS 'SELECT outbox._change_rights(outbox._operator_rights(), $1, true)';
 COMMENT ON FUNCTION outbox.grant_operator(regrole) IS 'lets a role read messages, errors and dead letters, and pause, resume, roll, drain, adopt and resend';
 CREATE FUNCTION outbox.revoke_operator(role regrole) RETURNS void
-LANGUAGE sql VOLATILE AS 'SELECT outbox._change_rights(outbox._operator_rights(), $1, false)';
+LANGUAGE sql VOLATILE AS $$
+  SELECT outbox._change_rights(outbox._rights_to_revoke(outbox._operator_rights(), $1,
+    'outbox.enqueue(text, text, text, jsonb, timestamptz, text)'), $1, false)
+$$;
 COMMENT ON FUNCTION outbox.revoke_operator(regrole) IS 'takes back what outbox.grant_operator() granted';
 
 REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM PUBLIC;

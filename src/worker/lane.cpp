@@ -196,10 +196,11 @@ void Lane::progress_appended(std::int64_t seq) {
   appended_ = cursor_;
   appended_.seq = seq;
   cursor_.seq = seq;
+  if (receipts_.count() > 0)
+    pg_atomic_write_u64(&counters_->last_published_at, static_cast<std::uint64_t>(GetCurrentTimestamp()));
   receipts_.clear();
   refused_.clear();
   moved_ = false;
-  pg_atomic_write_u64(&counters_->last_published_at, static_cast<std::uint64_t>(GetCurrentTimestamp()));
   sync_told_ = sync_reached_;
   pg_atomic_write_u64(&counters_->completed_sync, sync_told_);
 }

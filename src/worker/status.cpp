@@ -145,10 +145,11 @@ Datum default_server(PG_FUNCTION_ARGS) {
 }
 
 Datum announce(PG_FUNCTION_ARGS) {
-  (void)fcinfo;
+  if (!CALLED_AS_TRIGGER(fcinfo))
+    ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED), errmsg("outbox._announce() is a trigger function")));
   enqueue::forget_open_segment();
   enqueue::wake_at_commit();
-  PG_RETURN_VOID();
+  return PointerGetDatum(nullptr);
 }
 
 // C++ code.

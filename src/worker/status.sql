@@ -59,22 +59,19 @@ CREATE TABLE outbox._pause (
 );
 COMMENT ON TABLE outbox._pause IS 'one row while publishing is paused';
 
+CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._pause
+FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
+
 CREATE FUNCTION outbox.pause() RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-BEGIN
   INSERT INTO outbox._pause (paused_at, paused_by) VALUES (clock_timestamp(), session_user) ON CONFLICT DO NOTHING;
-  PERFORM outbox._announce();
-END
 $$;
 COMMENT ON FUNCTION outbox.pause() IS 'stops publishing in this database, also over restarts, until outbox.resume(); enqueue goes on';
 
 CREATE FUNCTION outbox.resume() RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-BEGIN
   DELETE FROM outbox._pause;
-  PERFORM outbox._announce();
-END
 $$;
 COMMENT ON FUNCTION outbox.resume() IS 'ends outbox.pause()';
