@@ -18,25 +18,27 @@ void define_reloadable() {
   DefineCustomBoolVariable("outbox.enabled", "Publishes messages to Kafka.",
                            "off: the workers of all databases are idle; messages are still enqueued.", &enabled, true,
                            PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
-  DefineCustomStringVariable("outbox.server", "Foreign server with the settings of the Kafka cluster.",
-                             "Name of a foreign server of the foreign data wrapper outbox_kafka, looked up in each database.",
-                             &server, "kafka", PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
+  DefineCustomStringVariable(
+      "outbox.server", "Foreign server with the settings of the Kafka cluster.",
+      "Name of a foreign server of the foreign data wrapper outbox_kafka, looked up in each database.", &server,
+      "kafka", PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
   DefineCustomIntVariable("outbox.max_message_bytes", "Largest message that can be enqueued.",
                           "Key, payload and headers together. The topic's max.message.bytes must allow it as well.",
                           &max_message_bytes, 1'000'000, 1'000, 256 * 1024 * 1024, PGC_SIGHUP, GUC_UNIT_BYTE, nullptr,
                           nullptr, nullptr);
-  DefineCustomBoolVariable("outbox.allow_data_loss", "Allows to drop the extension while messages are unpublished.", nullptr,
-                           &allow_data_loss, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
+  DefineCustomBoolVariable("outbox.allow_data_loss", "Allows to drop the extension while messages are unpublished.",
+                           nullptr, &allow_data_loss, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
 }
 
 void define_at_start() {
-  DefineCustomIntVariable("outbox.max_databases", "Databases of this server that can use the extension at the same time.",
-                          "Sizes shared memory.", &max_databases, 16, 1, 1024, PGC_POSTMASTER, 0, nullptr, nullptr, nullptr);
+  DefineCustomIntVariable(
+      "outbox.max_databases", "Databases of this server that can use the extension at the same time.",
+      "Sizes shared memory.", &max_databases, 16, 1, 1024, PGC_POSTMASTER, 0, nullptr, nullptr, nullptr);
   DefineCustomIntVariable("outbox.max_workers_per_database", "Workers that can publish for one database.",
                           "Sizes shared memory. One worker a database is started.", &max_workers_per_database, 4, 1, 64,
                           PGC_POSTMASTER, 0, nullptr, nullptr, nullptr);
-  DefineCustomIntVariable("outbox.max_lanes", "Lanes a database can have.", "Sizes shared memory.", &max_lanes, 64, 1, 1024,
-                          PGC_POSTMASTER, 0, nullptr, nullptr, nullptr);
+  DefineCustomIntVariable("outbox.max_lanes", "Lanes a database can have.", "Sizes shared memory.", &max_lanes, 64, 1,
+                          1024, PGC_POSTMASTER, 0, nullptr, nullptr, nullptr);
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ struct Origin {
 // Owner: the worker. Lives until the last of its records was taken into a lane's progress.
 struct Batch {
   Arena arena;
-  std::vector<publish::Header> headers;  // of all records, one after another
+  std::vector<publish::Header> headers;   // of all records, one after another
   std::vector<std::size_t> header_begin;  // where each record's begin
   std::vector<publish::Record> records;
   std::vector<Origin> origins;  // parallel to records

@@ -18,7 +18,8 @@ LOCKTAG tag_of(int32 lane) {
 // Server code.
 void claim_into(int32* lanes, std::size_t* count, std::size_t most) {
   if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
-  if (SPI_execute("SELECT l.lane FROM outbox._lane l ORDER BY l.lane FOR UPDATE SKIP LOCKED", false, 0) != SPI_OK_SELECT)
+  if (SPI_execute("SELECT l.lane FROM outbox._lane l ORDER BY l.lane FOR UPDATE SKIP LOCKED", false, 0) !=
+      SPI_OK_SELECT)
     elog(ERROR, "could not read the lanes");
   for (uint64 i = 0; i < SPI_processed && *count < most; i++) {
     bool null;

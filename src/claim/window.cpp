@@ -92,8 +92,8 @@ void walk_leaf(Leaf& leaf, std::uint16_t number, Snapshot snapshot, int32 lane, 
   leaf.file = pg::rel_file(table);
   Oid index_oid = pg::index_of(table, BTREE_AM_OID);
   if (!OidIsValid(index_oid))
-    ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("table \"%s\" has lost its index on (lane, xid, id)",
-                                                              RelationGetRelationName(table)),
+    ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
+                    errmsg("table \"%s\" has lost its index on (lane, xid, id)", RelationGetRelationName(table)),
                     errhint("CREATE INDEX ON outbox.%s (lane, xid, id)", RelationGetRelationName(table))));
   Relation index = index_open(index_oid, AccessShareLock);
   IndexWalk walk{pg::begin_index_scan(table, index, snapshot, 3), lane, number, upto, sink};

@@ -13,8 +13,6 @@ bool legal_in_topic(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
 }
 
-}  // namespace
-
 void check_topic(const text* topic) {
   const char* name = VARDATA_ANY(topic);
   const int size = static_cast<int>(VARSIZE_ANY_EXHDR(topic));
@@ -31,15 +29,18 @@ void check_topic(const text* topic) {
   if (!found) return;
   const int shown = pg_mbcliplen(name, size, longest_topic);
   ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("illegal topic name \"%.*s\"", shown, name),
-                  errdetail("%s", found), errhint("A topic name has 1 to 249 of the characters a-z, A-Z, 0-9, \".\", \"_\" and \"-\".")));
+                  errdetail("%s", found),
+                  errhint("A topic name has 1 to 249 of the characters a-z, A-Z, 0-9, \".\", \"_\" and \"-\".")));
 }
 
 void check_size(int64 size) {
   if (size <= settings::max_message_bytes) return;
-  ereport(ERROR, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED), errmsg("message of %lld bytes is too large", (long long)size),
-                  errdetail("Key, payload and headers together may have %d bytes (outbox.max_message_bytes).",
-                            settings::max_message_bytes),
-                  errhint("Raise outbox.max_message_bytes and the topic's max.message.bytes, or send a reference to the data.")));
+  ereport(
+      ERROR,
+      (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED), errmsg("message of %lld bytes is too large", (long long)size),
+       errdetail("Key, payload and headers together may have %d bytes (outbox.max_message_bytes).",
+                 settings::max_message_bytes),
+       errhint("Raise outbox.max_message_bytes and the topic's max.message.bytes, or send a reference to the data.")));
 }
 
 void check_transaction() {
@@ -47,6 +48,26 @@ void check_transaction() {
   PreventCommandDuringRecovery("outbox.enqueue()");
   PreventCommandIfReadOnly("outbox.enqueue()");
   PreventCommandIfParallelMode("outbox.enqueue()");
+}
+
+int64 size_of(const Field& field) {
+  return field.null ? 0 : static_cast<int64>(toast_raw_datum_size(field.value)) - VARHDRSZ;
+}
+
+}  // namespace
+
+void refuse_null_topic() {
+  ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("topic must not be null"),
+                  errdetail("Every message goes to a Kafka topic."), errhint("Pass the name of a topic.")));
+  pg_unreachable();
+}
+
+void check(const Message& message) {
+  check_topic(DatumGetTextPP(message.topic));
+  int64 size = size_of(message.payload) + size_of(message.key);
+  if (!message.headers.null) size += check_headers(DatumGetJsonbP(message.headers.value));
+  check_size(size);
+  check_transaction();
 }
 
 }  // namespace outbox::enqueue

@@ -25,17 +25,18 @@ bool wake_late = false;  // once the transaction's invalidations are sent
 Level* level_here() {
   const int nesting = GetCurrentTransactionNestLevel();
   if (innermost && innermost->nesting == nesting) return innermost;
-  auto* level = static_cast<Level*>(MemoryContextAllocZero(
-      TopTransactionContext, offsetof(Level, messages) + sizeof(int64) * settings::max_lanes));
+  auto* level = static_cast<Level*>(
+      MemoryContextAllocZero(TopTransactionContext, offsetof(Level, messages) + sizeof(int64) * settings::max_lanes));
   level->nesting = nesting;
   level->outer = innermost;
   innermost = level;
   return level;
 }
 
-void add_to_counters(shared::Database* database, pg_atomic_uint64 shared::Lane::* counter) {
+void add_to_counters(shared::Database* database, pg_atomic_uint64 shared::Lane::*counter) {
   for (int i = 0; i < settings::max_lanes; i++)
-    if (innermost->messages[i] != 0) pg_atomic_fetch_add_u64(&(shared::lane_at(database, i)->*counter), innermost->messages[i]);
+    if (innermost->messages[i] != 0)
+      pg_atomic_fetch_add_u64(&(shared::lane_at(database, i)->*counter), innermost->messages[i]);
 }
 
 // Before the commit can be seen: a reader of `pending` may count a message early, never late.
@@ -45,7 +46,8 @@ void before_commit() {
   for (int i = 0; i < settings::max_lanes; i++) {
     if (innermost->messages[i] == 0) continue;
     uint64 none = 0;
-    pg_atomic_compare_exchange_u64(&shared::lane_at(database, i)->first_waiting, &none, static_cast<uint64>(innermost->first));
+    pg_atomic_compare_exchange_u64(&shared::lane_at(database, i)->first_waiting, &none,
+                                   static_cast<uint64>(innermost->first));
   }
   add_to_counters(database, &shared::Lane::started);
   announced = true;

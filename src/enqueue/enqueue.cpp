@@ -21,31 +21,15 @@ void refuse_later_arguments(FunctionCallInfo fcinfo) {
   }
 }
 
-int64 size_of(const Field& field) { return field.null ? 0 : static_cast<int64>(toast_raw_datum_size(field.value)) - VARHDRSZ; }
-
-Datum text_topic(FunctionCallInfo fcinfo) {
-  if (PG_ARGISNULL(topic_arg))
-    ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("topic must not be null"),
-                    errdetail("Every message goes to a Kafka topic."), errhint("Pass the name of a topic.")));
-  text* topic = PG_GETARG_TEXT_PP(topic_arg);
-  check_topic(topic);
-  return PointerGetDatum(topic);
-}
-
 Datum finish(FunctionCallInfo fcinfo, Field payload, Field key) {
-  Message message;
-  message.topic = text_topic(fcinfo);
+  if (PG_ARGISNULL(topic_arg)) refuse_null_topic();
   refuse_later_arguments(fcinfo);
+  Message message;
+  message.topic = PG_GETARG_DATUM(topic_arg);
   message.payload = payload;
   message.key = key;
-  message.size = size_of(payload) + size_of(key);
-  if (!PG_ARGISNULL(headers_arg)) {
-    Jsonb* headers = PG_GETARG_JSONB_P(headers_arg);
-    message.headers = {PointerGetDatum(headers), false};
-    message.size += check_headers(headers);
-  }
-  check_size(message.size);
-  check_transaction();
+  if (!PG_ARGISNULL(headers_arg)) message.headers = {PG_GETARG_DATUM(headers_arg), false};
+  check(message);
   PG_RETURN_UUID_P(insert(message));
 }
 

@@ -7,21 +7,24 @@ namespace outbox::enqueue {
 namespace {
 
 [[noreturn]] void refuse(const char* message, const char* detail) {
-  ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("%s", message), errdetail("%s", detail),
-                  errhint("Headers are a JSON object: a string is a header, null a null header, an array of strings and nulls "
-                          "a repeated header.")));
+  ereport(ERROR,
+          (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("%s", message), errdetail("%s", detail),
+           errhint("Headers are a JSON object: a string is a header, null a null header, an array of strings and nulls "
+                   "a repeated header.")));
   pg_unreachable();
 }
 
 int64 check_name(const JsonbValue& name) {
   const pg::Bytes utf8 = pg::to_utf8(name.val.string.val, name.val.string.len, "header name");
   if (utf8.size == 2 && memcmp(utf8.data, "id", 2) == 0)
-    ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("header name \"id\" is reserved"),
-                    errdetail("Each record carries the message_id in the header \"id\"."), errhint("Choose another name.")));
+    ereport(ERROR,
+            (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("header name \"id\" is reserved"),
+             errdetail("Each record carries the message_id in the header \"id\"."), errhint("Choose another name.")));
   if (utf8.size >= 7 && memcmp(utf8.data, "outbox-", 7) == 0)
-    ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-                    errmsg("header name \"%.*s\" is reserved", name.val.string.len, name.val.string.val),
-                    errdetail("Names that start with \"outbox-\" belong to the extension."), errhint("Choose another name.")));
+    ereport(ERROR,
+            (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+             errmsg("header name \"%.*s\" is reserved", name.val.string.len, name.val.string.val),
+             errdetail("Names that start with \"outbox-\" belong to the extension."), errhint("Choose another name.")));
   return utf8.size;
 }
 
@@ -45,7 +48,8 @@ const char* kind_of(const JsonbValue& value) {
 int64 check_value(const JsonbValue& name, const JsonbValue& value) {
   if (value.type == jbvNull) return 0;
   if (value.type == jbvString) return pg::to_utf8(value.val.string.val, value.val.string.len, "header value").size;
-  refuse(psprintf("header \"%.*s\" has a value that is neither a string nor null", name.val.string.len, name.val.string.val),
+  refuse(psprintf("header \"%.*s\" has a value that is neither a string nor null", name.val.string.len,
+                  name.val.string.val),
          psprintf("The value is a JSON %s.", kind_of(value)));
 }
 

@@ -5,8 +5,8 @@
 extern "C" {
 #include "catalog/index.h"
 #include "common/hashfn.h"
-#include "nodes/execnodes.h"
 #include "executor/executor.h"
+#include "nodes/execnodes.h"
 #include "port/pg_bswap.h"
 }
 

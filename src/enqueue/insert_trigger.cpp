@@ -40,35 +40,29 @@ Field text_or_bytes(const NewRow& row, const char* text_name, const char* bytes_
 void refuse_columns_of_ours(const NewRow& row) {
   for (const char* name : {"message_id", "enqueued_at", "lane", "state", "kafka_partition", "kafka_offset"}) {
     if (row.field(name).null) continue;
-    ereport(ERROR, (errcode(ERRCODE_GENERATED_ALWAYS), errmsg("cannot insert a value into column \"%s\" of outbox.messages", name),
-                    errdetail("The column is filled by the extension."),
-                    errhint("Insert topic, key, payload and headers only.")));
+    ereport(
+        ERROR,
+        (errcode(ERRCODE_GENERATED_ALWAYS), errmsg("cannot insert a value into column \"%s\" of outbox.messages", name),
+         errdetail("The column is filled by the extension."), errhint("Insert topic, key, payload and headers only.")));
   }
 }
 
-int64 size_of(const Field& field) { return field.null ? 0 : static_cast<int64>(toast_raw_datum_size(field.value)) - VARHDRSZ; }
-
 Datum insert_message(PG_FUNCTION_ARGS) {
   if (!CALLED_AS_TRIGGER(fcinfo))
-    ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED), errmsg("outbox._insert_message() is a trigger function")));
+    ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+                    errmsg("outbox._insert_message() is a trigger function")));
   auto* trigger = reinterpret_cast<TriggerData*>(fcinfo->context);
   NewRow row{trigger->tg_trigtuple, RelationGetDescr(trigger->tg_relation)};
 
   refuse_columns_of_ours(row);
   Field topic = row.field("topic");
-  if (topic.null)
-    ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("topic must not be null"),
-                    errdetail("Every message goes to a Kafka topic."), errhint("Insert the name of a topic.")));
+  if (topic.null) refuse_null_topic();
   Message message;
   message.topic = topic.value;
-  check_topic(DatumGetTextPP(topic.value));
   message.key = text_or_bytes(row, "key", "key_bytes");
   message.payload = text_or_bytes(row, "payload", "payload_bytes");
   message.headers = row.field("headers");
-  message.size = size_of(message.key) + size_of(message.payload);
-  if (!message.headers.null) message.size += check_headers(DatumGetJsonbP(message.headers.value));
-  check_size(message.size);
-  check_transaction();
+  check(message);
 
   int replaced = row.column("message_id");
   Datum value = UUIDPGetDatum(insert(message));

@@ -6,7 +6,19 @@
 namespace outbox::enqueue {
 
 // Attribute numbers of outbox._message.
-enum Column : int { id = 1, xid, enqueued_at, message_id, segment, lane, topic, key, payload, headers, columns = headers };
+enum Column : int {
+  id = 1,
+  xid,
+  enqueued_at,
+  message_id,
+  segment,
+  lane,
+  topic,
+  key,
+  payload,
+  headers,
+  columns = headers
+};
 
 struct Field {
   Datum value = 0;
@@ -18,14 +30,13 @@ struct Message {
   Field key;        // bytea
   Field payload;    // bytea
   Field headers;    // jsonb
-  int64 size = 0;   // key, payload and headers, as outbox.max_message_bytes counts
 };
 
-// Checks topic, headers and size; raises with SQLSTATE, detail and hint.
-void check_topic(const text* topic);
+// Refuses what cannot be published, and transactions that cannot write, with SQLSTATE, detail and hint.
+void check(const Message& message);
+[[noreturn]] void refuse_null_topic();
+// Bytes of names and values.
 int64 check_headers(Jsonb* headers);
-void check_size(int64 size);
-void check_transaction();
 
 // Where new messages go. Valid until the next relcache invalidation of outbox._segment.
 struct OpenSegment {
@@ -46,7 +57,8 @@ struct Kept {
   const pg_uuid_t* message_id;
   TimestampTz enqueued_at;
 };
-pg_uuid_t* insert(const Message& message, const Kept* kept = nullptr, int64* new_id = nullptr, int32* new_lane = nullptr);
+pg_uuid_t* insert(const Message& message, const Kept* kept = nullptr, int64* new_id = nullptr,
+                  int32* new_lane = nullptr);
 
 // The counters and the wake-up at commit.
 void count_at_commit(int32 lane, TimestampTz enqueued_at);

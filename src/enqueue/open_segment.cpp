@@ -29,8 +29,9 @@ bool load() {
     cached = OpenSegment{};
     watched = pg::relation_oid("_segment");
     if (!OidIsValid(watched) || !OidIsValid(pg::extension_oid()))
-      ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("extension \"outbox\" is not installed in this database"),
-                      errhint("Run CREATE EXTENSION outbox.")));
+      ereport(ERROR,
+              (errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("extension \"outbox\" is not installed in this database"),
+               errhint("Run CREATE EXTENSION outbox.")));
     segment::Row open;
     const bool found = segment::read_open(&open);
     if (found) {

@@ -72,19 +72,19 @@ void error_message(char* buffer, size_t size, int* sqlstate);
 }  // namespace outbox::pg
 
 // Defines the C symbol `symbol` for CREATE FUNCTION … AS 'MODULE_PATHNAME', 'symbol'; the body is server code.
-#define OUTBOX_SERVER_FUNCTION(symbol, fn)                                                              \
-  extern "C" {                                                                                          \
-  PGDLLEXPORT Datum symbol(PG_FUNCTION_ARGS);                                                           \
-  PG_FUNCTION_INFO_V1(symbol);                                                                          \
-  Datum symbol(PG_FUNCTION_ARGS) { return fn(fcinfo); }                                                 \
-  }                                                                                                     \
+#define OUTBOX_SERVER_FUNCTION(symbol, fn)              \
+  extern "C" {                                          \
+  PGDLLEXPORT Datum symbol(PG_FUNCTION_ARGS);           \
+  PG_FUNCTION_INFO_V1(symbol);                          \
+  Datum symbol(PG_FUNCTION_ARGS) { return fn(fcinfo); } \
+  }                                                     \
   static_assert(true)
 
 // The same for a body in C++.
-#define OUTBOX_FUNCTION(symbol, fn)                                                                     \
-  extern "C" {                                                                                          \
-  PGDLLEXPORT Datum symbol(PG_FUNCTION_ARGS);                                                           \
-  PG_FUNCTION_INFO_V1(symbol);                                                                          \
-  Datum symbol(PG_FUNCTION_ARGS) { return outbox::pg::boundary<fn>(fcinfo); }                           \
-  }                                                                                                     \
+#define OUTBOX_FUNCTION(symbol, fn)                                           \
+  extern "C" {                                                                \
+  PGDLLEXPORT Datum symbol(PG_FUNCTION_ARGS);                                 \
+  PG_FUNCTION_INFO_V1(symbol);                                                \
+  Datum symbol(PG_FUNCTION_ARGS) { return outbox::pg::boundary<fn>(fcinfo); } \
+  }                                                                           \
   static_assert(true)

@@ -41,7 +41,8 @@ bool read_newest_in(int32 segment, int32 lane, Snapshot snapshot, Newest* newest
   Relation table = OidIsValid(table_oid) ? pg::try_open(table_oid, AccessShareLock) : nullptr;
   if (!table) return false;
   Oid index_oid = pg::index_of(table, BTREE_AM_OID);
-  if (!OidIsValid(index_oid)) elog(ERROR, "table \"%s\" has lost its index on (lane, seq)", RelationGetRelationName(table));
+  if (!OidIsValid(index_oid))
+    elog(ERROR, "table \"%s\" has lost its index on (lane, seq)", RelationGetRelationName(table));
   Relation index = index_open(index_oid, AccessShareLock);
   ScanKeyData key;
   ScanKeyInit(&key, lane_column, BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(lane));
@@ -70,7 +71,9 @@ Newest read_newest(const segment::Rows& segments, int32 generation, int32 lane, 
   Newest newest;
   pg::call([&] {
     for (int i = segments.count - 1; i >= 0; i--)
-      if (segments.rows[i].generation == generation && read_newest_in(segments.rows[i].segment, lane, snapshot, &newest)) break;
+      if (segments.rows[i].generation == generation &&
+          read_newest_in(segments.rows[i].segment, lane, snapshot, &newest))
+        break;
   });
   return newest;
 }
@@ -79,8 +82,8 @@ Newest read_newest(const segment::Rows& segments, int32 generation, int32 lane, 
 bool lock_lane(int32 lane) {
   Oid types[] = {INT4OID};
   Datum values[] = {Int32GetDatum(lane)};
-  if (SPI_execute_with_args("SELECT 1 FROM outbox._lane WHERE lane = $1 FOR UPDATE", 1, types, values, nullptr, false, 1) !=
-      SPI_OK_SELECT)
+  if (SPI_execute_with_args("SELECT 1 FROM outbox._lane WHERE lane = $1 FOR UPDATE", 1, types, values, nullptr, false,
+                            1) != SPI_OK_SELECT)
     elog(ERROR, "could not lock lane %d", lane);
   return SPI_processed == 1;
 }
@@ -110,16 +113,24 @@ void insert_row(const Row& row) {
               "VALUES ($1, $2, $3, $4, $5, $6, $7, pg_catalog.clock_timestamp(), $8, $9, $10)",
               row.segment);
   if (!OidIsValid(table_oid)) elog(ERROR, "the progress log has no segment %d", row.segment);
-  Oid types[] = {INT4OID, INT4OID, INT8OID, INT8OID, INT8OID, INT4OID, INT8OID, PG_SNAPSHOTOID, PG_SNAPSHOTOID, BYTEAOID};
+  Oid types[] = {INT4OID, INT4OID, INT8OID,        INT8OID,        INT8OID,
+                 INT4OID, INT8OID, PG_SNAPSHOTOID, PG_SNAPSHOTOID, BYTEAOID};
   const bool empty = row.receipts_size == 0;
   Datum receipts = empty ? 0 : PointerGetDatum(cstring_to_text_with_len(row.receipts, row.receipts_size));
-  Datum values[] = {Int32GetDatum(row.segment),  Int32GetDatum(row.lane),     Int64GetDatum(row.seq),
-                    Int64GetDatum(row.first_id), Int64GetDatum(row.last_id),  Int32GetDatum(row.messages),
-                    Int64GetDatum(row.sent_id),  row.completed,               row.window_end,
+  Datum values[] = {Int32GetDatum(row.segment),
+                    Int32GetDatum(row.lane),
+                    Int64GetDatum(row.seq),
+                    Int64GetDatum(row.first_id),
+                    Int64GetDatum(row.last_id),
+                    Int32GetDatum(row.messages),
+                    Int64GetDatum(row.sent_id),
+                    row.completed,
+                    row.window_end,
                     receipts};
   const char n = 'n';
   const char v = ' ';
-  const char nulls[] = {v, v, v, empty ? n : v, empty ? n : v, v, row.in_window ? v : n, v, row.in_window ? v : n, empty ? n : v};
+  const char nulls[] = {
+      v, v, v, empty ? n : v, empty ? n : v, v, row.in_window ? v : n, v, row.in_window ? v : n, empty ? n : v};
   if (SPI_execute_with_args(sql, 10, types, values, nulls, false, 0) != SPI_OK_INSERT)
     elog(ERROR, "could not append progress");
 }

@@ -89,14 +89,14 @@ constexpr std::size_t decoded_rows_kept = 8;
 
 CallSite& call_site(FunctionCallInfo fcinfo) {
   if (!fcinfo->flinfo->fn_extra)
-    fcinfo->flinfo->fn_extra =
-        pg::owned_by(fcinfo->flinfo->fn_mcxt, std::make_unique<CallSite>(GetActiveSnapshot()));
+    fcinfo->flinfo->fn_extra = pg::owned_by(fcinfo->flinfo->fn_mcxt, std::make_unique<CallSite>(GetActiveSnapshot()));
   return *static_cast<CallSite*>(fcinfo->flinfo->fn_extra);
 }
 
 Datum message_state(PG_FUNCTION_ARGS) {
   CallSite& site = call_site(fcinfo);
-  switch (site.progress.state(PG_GETARG_INT32(0), PG_GETARG_INT32(1), DatumGetUInt64(PG_GETARG_DATUM(2)), PG_GETARG_INT64(3))) {
+  switch (site.progress.state(PG_GETARG_INT32(0), PG_GETARG_INT32(1), DatumGetUInt64(PG_GETARG_DATUM(2)),
+                              PG_GETARG_INT64(3))) {
     case Progress::State::pending:
       return pg::call([] { return CStringGetTextDatum("pending"); });
     case Progress::State::published:

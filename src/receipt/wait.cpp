@@ -11,8 +11,9 @@ shared::Database* require_worker() {
   shared::Database* database = shared::find(MyDatabaseId);
   if (!database)
     pg::call([] {
-      ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), errmsg("nothing publishes messages of this database"),
-                      errdetail("There is no outbox worker to wait for."), errhint("See outbox.workers.")));
+      ereport(ERROR,
+              (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), errmsg("nothing publishes messages of this database"),
+               errdetail("There is no outbox worker to wait for."), errhint("See outbox.workers.")));
     });
   return database;
 }
@@ -24,8 +25,8 @@ struct Deadline {
   explicit Deadline(FunctionCallInfo fcinfo, int argument) : never(PG_ARGISNULL(argument)), at(0) {
     if (never) return;
     at = pg::call([&] {
-      return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval, TimestampTzGetDatum(GetCurrentTimestamp()),
-                                                     PG_GETARG_DATUM(argument)));
+      return DatumGetTimestampTz(DirectFunctionCall2(
+          timestamptz_pl_interval, TimestampTzGetDatum(GetCurrentTimestamp()), PG_GETARG_DATUM(argument)));
     });
   }
   [[nodiscard]] bool passed() const { return !never && GetCurrentTimestamp() >= at; }
@@ -61,8 +62,8 @@ Place find_place(Datum message_id) {
   Place place;
   if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
   Oid type = UUIDOID;
-  if (SPI_execute_with_args("SELECT f.found_segment, f.found_id, f.found_lane, f.found_xid FROM outbox._find_id($1) f", 1, &type,
-                            &message_id, nullptr, false, 1) != SPI_OK_SELECT)
+  if (SPI_execute_with_args("SELECT f.found_segment, f.found_id, f.found_lane, f.found_xid FROM outbox._find_id($1) f",
+                            1, &type, &message_id, nullptr, false, 1) != SPI_OK_SELECT)
     elog(ERROR, "could not look the message up");
   bool null = true;
   if (SPI_processed == 1) {
@@ -85,15 +86,17 @@ void refuse_dead(Datum message_id) {
   if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
   Oid type = UUIDOID;
   PushActiveSnapshot(GetLatestSnapshot());
-  if (SPI_execute_with_args("SELECT d.reason FROM outbox._dead_letter d WHERE d.message_id = $1 AND d.resent_at IS NULL", 1,
-                            &type, &message_id, nullptr, true, 1) != SPI_OK_SELECT)
+  if (SPI_execute_with_args(
+          "SELECT d.reason FROM outbox._dead_letter d WHERE d.message_id = $1 AND d.resent_at IS NULL", 1, &type,
+          &message_id, nullptr, true, 1) != SPI_OK_SELECT)
     elog(ERROR, "could not read the dead letters");
   PopActiveSnapshot();
   if (SPI_processed == 1)
-    ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                    errmsg("message \"%s\" is a dead letter", DatumGetCString(DirectFunctionCall1(uuid_out, message_id))),
-                    errdetail("%s", SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1)),
-                    errhint("See outbox.dead_letters; outbox.resend() sends it again.")));
+    ereport(ERROR,
+            (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+             errmsg("message \"%s\" is a dead letter", DatumGetCString(DirectFunctionCall1(uuid_out, message_id))),
+             errdetail("%s", SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1)),
+             errhint("See outbox.dead_letters; outbox.resend() sends it again.")));
   SPI_finish();
 }
 
@@ -101,10 +104,12 @@ Place require_place(Datum message_id) {
   const Place place = pg::call([message_id] { return find_place(message_id); });
   pg::call([&] {
     if (!place.found)
-      ereport(ERROR, (errcode(ERRCODE_NO_DATA_FOUND),
-                      errmsg("there is no message \"%s\"", DatumGetCString(DirectFunctionCall1(uuid_out, message_id))),
-                      errdetail("Its transaction is not committed, was rolled back, or the message is older than what is kept."),
-                      errhint("Wait after the COMMIT.")));
+      ereport(
+          ERROR,
+          (errcode(ERRCODE_NO_DATA_FOUND),
+           errmsg("there is no message \"%s\"", DatumGetCString(DirectFunctionCall1(uuid_out, message_id))),
+           errdetail("Its transaction is not committed, was rolled back, or the message is older than what is kept."),
+           errhint("Wait after the COMMIT.")));
     if (place.xid == U64FromFullTransactionId(GetTopFullTransactionIdIfAny()))
       ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                       errmsg("message \"%s\" was enqueued by the current transaction",

@@ -9,16 +9,17 @@ namespace outbox::retry {
 void bury(int32 segment, int32 lane, uint64 xid, int64 id, int error_code, const char* reason) {
   pg::call([&] {
     char sql[1024];
-    pg_snprintf(sql, sizeof sql,
-                "INSERT INTO outbox._dead_letter AS d (message_id, id, lane, topic, key, payload, headers, enqueued_at, "
-                "reason, error_code, attempts, first_failed_at, last_failed_at) "
-                "SELECT m.message_id, m.id, m.lane, m.topic, m.key, m.payload, m.headers, m.enqueued_at, "
-                "$4, $5, 1, pg_catalog.clock_timestamp(), pg_catalog.clock_timestamp() "
-                "FROM outbox._message_%d m WHERE m.lane = $1 AND m.xid = $2 AND m.id = $3 "
-                "ON CONFLICT (message_id) DO UPDATE SET id = excluded.id, lane = excluded.lane, reason = excluded.reason, "
-                "error_code = excluded.error_code, attempts = d.attempts + 1, last_failed_at = excluded.last_failed_at, "
-                "resent_at = NULL",
-                segment);
+    pg_snprintf(
+        sql, sizeof sql,
+        "INSERT INTO outbox._dead_letter AS d (message_id, id, lane, topic, key, payload, headers, enqueued_at, "
+        "reason, error_code, attempts, first_failed_at, last_failed_at) "
+        "SELECT m.message_id, m.id, m.lane, m.topic, m.key, m.payload, m.headers, m.enqueued_at, "
+        "$4, $5, 1, pg_catalog.clock_timestamp(), pg_catalog.clock_timestamp() "
+        "FROM outbox._message_%d m WHERE m.lane = $1 AND m.xid = $2 AND m.id = $3 "
+        "ON CONFLICT (message_id) DO UPDATE SET id = excluded.id, lane = excluded.lane, reason = excluded.reason, "
+        "error_code = excluded.error_code, attempts = d.attempts + 1, last_failed_at = excluded.last_failed_at, "
+        "resent_at = NULL",
+        segment);
     Oid types[] = {INT4OID, XID8OID, INT8OID, TEXTOID, INT4OID};
     // Kafka's texts are ASCII, but a topic's name in them is the only part we know: what the database cannot store is cut.
     char* text = pg_any_to_server(pstrdup(reason), static_cast<int>(strlen(reason)), PG_SQL_ASCII);
@@ -27,7 +28,8 @@ void bury(int32 segment, int32 lane, uint64 xid, int64 id, int error_code, const
     if (SPI_execute_with_args(sql, 5, types, values, nullptr, false, 0) != SPI_OK_INSERT)
       elog(ERROR, "could not store a dead letter");
     if (SPI_processed != 1)
-      elog(ERROR, "message " INT64_FORMAT " of segment %d is not in the log, so its dead letter cannot be stored", id, segment);
+      elog(ERROR, "message " INT64_FORMAT " of segment %d is not in the log, so its dead letter cannot be stored", id,
+           segment);
   });
 }
 
@@ -43,8 +45,7 @@ namespace {
 
 // Server code. Takes the row's lock first, so that two calls for one message send it once.
 Datum resend(PG_FUNCTION_ARGS) {
-  if (PG_ARGISNULL(0))
-    ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("message_id must not be null")));
+  if (PG_ARGISNULL(0)) ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("message_id must not be null")));
   if (!PG_ARGISNULL(1))
     ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED), errmsg("corrections are not supported yet"),
                     errdetail("This version sends a dead letter again as it is."), errhint("Leave the argument out.")));
@@ -72,9 +73,10 @@ Datum resend(PG_FUNCTION_ARGS) {
   enqueue::insert(message, &kept, &id, &lane);
 
   Datum values[] = {message_id, Int64GetDatum(id), Int32GetDatum(lane)};
-  if (SPI_execute_with_args("UPDATE outbox._dead_letter SET id = $2, lane = $3, resent_at = pg_catalog.clock_timestamp() "
-                            "WHERE message_id = $1",
-                            3, types, values, nullptr, false, 0) != SPI_OK_UPDATE)
+  if (SPI_execute_with_args(
+          "UPDATE outbox._dead_letter SET id = $2, lane = $3, resent_at = pg_catalog.clock_timestamp() "
+          "WHERE message_id = $1",
+          3, types, values, nullptr, false, 0) != SPI_OK_UPDATE)
     elog(ERROR, "could not update the dead letter");
   SPI_finish();
   PG_RETURN_VOID();

@@ -53,10 +53,11 @@ Datum guard_drop(PG_FUNCTION_ARGS) {
   if (!superuser_arg(GetUserId()) && pg::extension_owner(pg::extension_oid()) != GetUserId()) PG_RETURN_NULL();
   const int64 count = count_unpublished();
   if (count > 0)
-    ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                    errmsg("cannot drop extension \"outbox\": " INT64_FORMAT " messages are not published", count),
-                    errdetail("They are pending or dead letters and would be lost."),
-                    errhint("Wait with outbox.drain() and see outbox.dead_letters, or set outbox.allow_data_loss = on.")));
+    ereport(ERROR,
+            (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+             errmsg("cannot drop extension \"outbox\": " INT64_FORMAT " messages are not published", count),
+             errdetail("They are pending or dead letters and would be lost."),
+             errhint("Wait with outbox.drain() and see outbox.dead_letters, or set outbox.allow_data_loss = on.")));
   PG_RETURN_NULL();
 }
 

@@ -14,7 +14,14 @@ namespace outbox::identity {
 
 namespace {
 
-enum Column : int { generation_column = 1, system_column, database_column, extension_column, timeline_column, place_column };
+enum Column : int {
+  generation_column = 1,
+  system_column,
+  database_column,
+  extension_column,
+  timeline_column,
+  place_column
+};
 
 void read_place(char* place, size_t size) {
   static char known[64] = "";  // does not change while a server runs
@@ -47,7 +54,8 @@ bool read_newest(Identity* stored, int32* generation) {
     stored->database = DatumGetObjectId(pg::not_null(tuple, database_column, desc));
     stored->extension = DatumGetObjectId(pg::not_null(tuple, extension_column, desc));
     stored->timeline = DatumGetInt32(pg::not_null(tuple, timeline_column, desc));
-    text_to_cstring_buffer(DatumGetTextPP(pg::not_null(tuple, place_column, desc)), stored->place, sizeof stored->place);
+    text_to_cstring_buffer(DatumGetTextPP(pg::not_null(tuple, place_column, desc)), stored->place,
+                           sizeof stored->place);
   }
   systable_endscan(scan);
   UnregisterSnapshot(snapshot);
@@ -56,7 +64,8 @@ bool read_newest(Identity* stored, int32* generation) {
 }
 
 const char* difference(const Identity& stored, const Identity& now) {
-  if (stored.system_identifier != now.system_identifier) return "the messages come from another cluster (a restored dump)";
+  if (stored.system_identifier != now.system_identifier)
+    return "the messages come from another cluster (a restored dump)";
   if (stored.database != now.database) return "the messages come from another database (a restored dump or a template)";
   if (stored.extension != now.extension) return "the extension was created anew (a restored dump or pg_upgrade)";
   if (strcmp(stored.place, now.place) != 0) return "the data directory is a copy";
@@ -112,9 +121,10 @@ void store_promoted(int32 generation) {
   if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
   Oid types[] = {INT4OID, INT4OID, TEXTOID};
   Datum values[] = {Int32GetDatum(generation), Int32GetDatum(now.timeline), CStringGetTextDatum(now.place)};
-  SPI_execute_with_args("UPDATE outbox._identity SET timeline = $2, place = $3, since = pg_catalog.clock_timestamp() "
-                        "WHERE generation = $1",
-                        3, types, values, nullptr, false, 0);
+  SPI_execute_with_args(
+      "UPDATE outbox._identity SET timeline = $2, place = $3, since = pg_catalog.clock_timestamp() "
+      "WHERE generation = $1",
+      3, types, values, nullptr, false, 0);
   SPI_finish();
 }
 
@@ -124,8 +134,8 @@ Datum this_identity(PG_FUNCTION_ARGS) {
   TupleDesc desc;
   if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE) elog(ERROR, "return type must be a row type");
   const Identity now = current();
-  Datum values[] = {Int64GetDatum(now.system_identifier), ObjectIdGetDatum(now.database), ObjectIdGetDatum(now.extension),
-                    Int32GetDatum(now.timeline), CStringGetTextDatum(now.place)};
+  Datum values[] = {Int64GetDatum(now.system_identifier), ObjectIdGetDatum(now.database),
+                    ObjectIdGetDatum(now.extension), Int32GetDatum(now.timeline), CStringGetTextDatum(now.place)};
   bool nulls[] = {false, false, false, false, false};
   PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }

@@ -11,7 +11,8 @@ struct Identity {
   Oid database;
   Oid extension;
   int32 timeline;
-  char place[64];  // inode and birth time of global/pg_control: the same after a restart or a mount, different in a copy
+  char
+      place[64];  // inode and birth time of global/pg_control: the same after a restart or a mount, different in a copy
 };
 
 Identity current();

@@ -32,9 +32,10 @@ void request_memory() {
 void clear_counters(Database* database) {
   for (int i = 0; i < settings::max_lanes; i++) {
     Lane* lane = lane_at(database, i);
-    pg_atomic_uint64* const counters[] = {&lane->started, &lane->finished,  &lane->first_waiting, &lane->seen,
-                                          &lane->unacknowledged, &lane->oldest, &lane->published, &lane->bytes,
-                                          &lane->failures, &lane->last_published_at, &lane->completed_sync};
+    pg_atomic_uint64* const counters[] = {
+        &lane->started,       &lane->finished,  &lane->first_waiting, &lane->seen,     &lane->unacknowledged,
+        &lane->oldest,        &lane->published, &lane->bytes,         &lane->failures, &lane->last_published_at,
+        &lane->completed_sync};
     for (pg_atomic_uint64* counter : counters) pg_atomic_write_u64(counter, 0);
     pg_atomic_write_u32(&lane->counted, 0);
     pg_atomic_write_u32(&lane->worker_pid, 0);
@@ -58,9 +59,10 @@ void initialize_database(Database* database) {
   }
   for (int i = 0; i < settings::max_lanes; i++) {
     Lane* lane = lane_at(database, i);
-    pg_atomic_uint64* const counters[] = {&lane->started, &lane->finished,  &lane->first_waiting, &lane->seen,
-                                          &lane->unacknowledged, &lane->oldest, &lane->published, &lane->bytes,
-                                          &lane->failures, &lane->last_published_at, &lane->completed_sync};
+    pg_atomic_uint64* const counters[] = {
+        &lane->started,       &lane->finished,  &lane->first_waiting, &lane->seen,     &lane->unacknowledged,
+        &lane->oldest,        &lane->published, &lane->bytes,         &lane->failures, &lane->last_published_at,
+        &lane->completed_sync};
     for (pg_atomic_uint64* counter : counters) pg_atomic_init_u64(counter, 0);
     pg_atomic_init_u32(&lane->counted, 0);
     pg_atomic_init_u32(&lane->worker_pid, 0);
@@ -169,7 +171,8 @@ void release(Database* database) {
 }
 
 Worker* worker_at(Database* database, int index) {
-  return reinterpret_cast<Worker*>(reinterpret_cast<char*>(database) + workers_offset() + MAXALIGN(sizeof(Worker)) * index);
+  return reinterpret_cast<Worker*>(reinterpret_cast<char*>(database) + workers_offset() +
+                                   MAXALIGN(sizeof(Worker)) * index);
 }
 
 Lane* lane_at(Database* database, int lane) {

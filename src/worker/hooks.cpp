@@ -127,12 +127,13 @@ void take_alone(const char* name) {
 
 void run(PlannedStmt* pstmt, const char* text, bool read_only_tree, ProcessUtilityContext context, ParamListInfo params,
          QueryEnvironment* environment, DestReceiver* destination, QueryCompletion* completion) {
-  (previous ? previous : standard_ProcessUtility)(pstmt, text, read_only_tree, context, params, environment, destination,
-                                                  completion);
+  (previous ? previous : standard_ProcessUtility)(pstmt, text, read_only_tree, context, params, environment,
+                                                  destination, completion);
 }
 
-void utility(PlannedStmt* pstmt, const char* text, bool read_only_tree, ProcessUtilityContext context, ParamListInfo params,
-             QueryEnvironment* environment, DestReceiver* destination, QueryCompletion* completion) {
+void utility(PlannedStmt* pstmt, const char* text, bool read_only_tree, ProcessUtilityContext context,
+             ParamListInfo params, QueryEnvironment* environment, DestReceiver* destination,
+             QueryCompletion* completion) {
   Node* statement = pstmt->utilityStmt;
   const bool commit_prepared = is_commit_prepared(statement);
   const bool ours = changes_what_we_read(statement);

@@ -25,7 +25,7 @@ using publish::Verdict;
 struct Found {
   const char* problem = nullptr;
   bool superuser = false;
-  List* options = NIL;          // DefElem
+  List* options = NIL;  // DefElem
   List* mapping_options = NIL;
 };
 
@@ -47,8 +47,10 @@ Found find_server(const char* name) {
   Found found;
   ForeignServer* server = GetForeignServerByName(name, true);
   if (!server) {
-    found.problem = psprintf("there is no foreign server \"%s\": CREATE SERVER %s FOREIGN DATA WRAPPER outbox_kafka OPTIONS "
-                             "(\"bootstrap.servers\" 'host:9092')", name, quote_identifier(name));
+    found.problem = psprintf(
+        "there is no foreign server \"%s\": CREATE SERVER %s FOREIGN DATA WRAPPER outbox_kafka OPTIONS "
+        "(\"bootstrap.servers\" 'host:9092')",
+        name, quote_identifier(name));
     return found;
   }
   if (strcmp(GetForeignDataWrapper(server->fdwid)->fdwname, "outbox_kafka") != 0) {
@@ -57,9 +59,10 @@ Found find_server(const char* name) {
   }
   found.superuser = superuser_arg(server->owner);
   if (!found.superuser && server->owner != pg::extension_owner(pg::extension_oid())) {
-    found.problem = psprintf("foreign server \"%s\" belongs to \"%s\", who is neither the owner of the extension nor a "
-                             "superuser: ALTER SERVER %s OWNER TO …", name, GetUserNameFromId(server->owner, false),
-                             quote_identifier(name));
+    found.problem = psprintf(
+        "foreign server \"%s\" belongs to \"%s\", who is neither the owner of the extension nor a "
+        "superuser: ALTER SERVER %s OWNER TO …",
+        name, GetUserNameFromId(server->owner, false), quote_identifier(name));
     return found;
   }
   found.options = server->options;
@@ -141,9 +144,7 @@ void report(const Verdict& verdict) {
   const int sqlstate = sqlstate_of(verdict.kind);
   const char* message = verdict.message.c_str();
   const char* hint = verdict.hint.c_str();
-  pg::call([=] {
-    ereport(level, (errcode(sqlstate), errmsg("%s", message), hint[0] ? errhint("%s", hint) : 0));
-  });
+  pg::call([=] { ereport(level, (errcode(sqlstate), errmsg("%s", message), hint[0] ? errhint("%s", hint) : 0)); });
 }
 
 Datum kafka_options(PG_FUNCTION_ARGS) {
@@ -152,7 +153,8 @@ Datum kafka_options(PG_FUNCTION_ARGS) {
   if (catalog != ForeignServerRelationId && catalog != UserMappingRelationId) {
     if (options != NIL)
       pg::call([] {
-        ereport(ERROR, (errcode(ERRCODE_FDW_INVALID_OPTION_NAME), errmsg("the foreign data wrapper outbox_kafka has no options"),
+        ereport(ERROR, (errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
+                        errmsg("the foreign data wrapper outbox_kafka has no options"),
                         errhint("Options belong to the server or the user mapping.")));
       });
     PG_RETURN_VOID();

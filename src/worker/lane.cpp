@@ -93,8 +93,8 @@ std::unique_ptr<claim::Batch> Lane::read_window(Window& window, const Moment& mo
 std::int64_t Lane::look_at_oldest(const Moment& moment) const {
   const Window& window = windows_.back();
   claim::Batch batch;
-  (void)claim::fetch(std::span(window.list).subspan(window.next), window.leaves, moment.snapshot, number_, window.number,
-                     claim::Budget{1, 1}, batch);
+  (void)claim::fetch(std::span(window.list).subspan(window.next), window.leaves, moment.snapshot, number_,
+                     window.number, claim::Budget{1, 1}, batch);
   return batch.origins.empty() ? 0 : batch.origins.front().enqueued_at;
 }
 
@@ -175,7 +175,8 @@ void Lane::advance() {
 }
 
 void Lane::show_oldest() {
-  const std::int64_t oldest = sent_.empty() ? oldest_unread_ : sent_.front()->origins[sent_.front()->settled].enqueued_at;
+  const std::int64_t oldest =
+      sent_.empty() ? oldest_unread_ : sent_.front()->origins[sent_.front()->settled].enqueued_at;
   pg_atomic_write_u64(&counters_->oldest, static_cast<std::uint64_t>(oldest));
 }
 

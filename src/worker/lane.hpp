@@ -69,10 +69,10 @@ class Lane {
     claim::TransactionSnapshot upto;
     std::vector<claim::Leaf> leaves;
     std::vector<claim::Candidate> list;
-    std::size_t next = 0;          // first of `list` not handed out
-    std::int64_t above = 0;        // every candidate up to this id was handed out
-    std::uint64_t unread = 0;      // candidates not handed out, as counted in `unacknowledged`
-    std::uint64_t unsettled = 0;   // records handed out and not yet taken into the cursor
+    std::size_t next = 0;         // first of `list` not handed out
+    std::int64_t above = 0;       // every candidate up to this id was handed out
+    std::uint64_t unread = 0;     // candidates not handed out, as counted in `unacknowledged`
+    std::uint64_t unsettled = 0;  // records handed out and not yet taken into the cursor
     std::uint64_t sync = 0;
     [[nodiscard]] bool read_out() const { return unread == 0; }
   };

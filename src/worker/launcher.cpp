@@ -84,7 +84,8 @@ class Launcher {
     TimestampTz wake = next_scan_;
     if (!unprobed_.empty()) wake = std::min(wake, next_probe_);
     for (const Child& child : children_)
-      if (OidIsValid(child.database) && !is_running(child.handle)) wake = std::min(wake, std::max(child.next_start, now));
+      if (OidIsValid(child.database) && !is_running(child.handle))
+        wake = std::min(wake, std::max(child.next_start, now));
     return std::clamp(TimestampDifferenceMilliseconds(now, wake), 10L, scan_interval_ms);
   }
 

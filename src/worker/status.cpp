@@ -18,7 +18,7 @@ ReturnSetInfo* begin_set(FunctionCallInfo fcinfo) {
 
 void add_worker(ReturnSetInfo* result, int number, int pid, const char* state, const char* reason, TimestampTz since,
                 Datum lanes) {
-  Datum values[] = {Int32GetDatum(number),        Int32GetDatum(pid),         CStringGetTextDatum(state),
+  Datum values[] = {Int32GetDatum(number),       Int32GetDatum(pid),         CStringGetTextDatum(state),
                     CStringGetTextDatum(reason), TimestampTzGetDatum(since), lanes};
   bool nulls[] = {false, pid == 0, false, reason[0] == '\0', since == 0, lanes == 0};
   tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
@@ -38,7 +38,8 @@ const char* why_no_worker() {
     return "the library is not loaded at server start: add outbox to shared_preload_libraries and restart the server";
   if (RecoveryInProgress()) return "the server is a standby: the worker starts after promotion";
   if (pg_atomic_read_u32(&shared::get()->launcher_pid) == 0)
-    return "the outbox launcher is not running: raise max_worker_processes and restart the server, or see the server log";
+    return "the outbox launcher is not running: raise max_worker_processes and restart the server, or see the server "
+           "log";
   for (int i = 0; i < shared::get()->databases; i++)
     if (pg_atomic_read_u32(&shared::database_at(i)->oid) == InvalidOid)
       return "the launcher has not found this database yet";
@@ -116,7 +117,8 @@ Datum lane_counters(PG_FUNCTION_ARGS) {
   if (database)
     for (int i = 0; i < shared::get()->lanes_each; i++) {
       shared::Lane* lane = shared::lane_at(database, i);
-      if (pg_atomic_read_u32(&lane->worker_pid) != 0 || pg_atomic_read_u64(&lane->started) != 0) add_lane(result, database, i);
+      if (pg_atomic_read_u32(&lane->worker_pid) != 0 || pg_atomic_read_u64(&lane->started) != 0)
+        add_lane(result, database, i);
     }
   PG_RETURN_NULL();
 }
@@ -146,7 +148,8 @@ Datum default_server(PG_FUNCTION_ARGS) {
 
 Datum announce(PG_FUNCTION_ARGS) {
   if (!CALLED_AS_TRIGGER(fcinfo))
-    ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED), errmsg("outbox._announce() is a trigger function")));
+    ereport(ERROR,
+            (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED), errmsg("outbox._announce() is a trigger function")));
   enqueue::forget_open_segment();
   enqueue::wake_at_commit();
   return PointerGetDatum(nullptr);
@@ -158,9 +161,11 @@ Datum version(PG_FUNCTION_ARGS) {
   const char* kafka_text = kafka.c_str();
   return pg::call([=] {
     TupleDesc desc;
-    if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE) elog(ERROR, "return type must be a row type");
+    if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE)
+      elog(ERROR, "return type must be a row type");
     const char* server = GetConfigOption("server_version", false, false);
-    Datum values[] = {CStringGetTextDatum(library_version), CStringGetTextDatum(server), CStringGetTextDatum(kafka_text)};
+    Datum values[] = {CStringGetTextDatum(library_version), CStringGetTextDatum(server),
+                      CStringGetTextDatum(kafka_text)};
     bool nulls[] = {false, false, false};
     return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
   });

@@ -171,8 +171,9 @@ void Worker::look() {
   }
   if (found.extension && strcmp(found.version, sql_version) != 0) {
     situation_.state = WorkerState::incompatible;
-    situation_.reason = std::string("the library is version ") + library_version + " and needs SQL version " + sql_version +
-                        ", the database has " + found.version + ": ALTER EXTENSION outbox UPDATE, or install the matching library";
+    situation_.reason = std::string("the library is version ") + library_version + " and needs SQL version " +
+                        sql_version + ", the database has " + found.version +
+                        ": ALTER EXTENSION outbox UPDATE, or install the matching library";
   } else if (found.verdict == identity::Verdict::foreign) {
     situation_.state = WorkerState::awaiting_adoption;
     situation_.reason = std::string(found.why) + ": to publish from here, SELECT outbox.adopt()";
@@ -202,7 +203,8 @@ void Worker::look_at_segments() {
   const Found found = pg::call([] {
     Found result{segment::read_all(GetActiveSnapshot()), nullptr};
     result.tables = static_cast<Oid*>(palloc(sizeof(Oid) * (result.rows.count + 1)));
-    for (int i = 0; i < result.rows.count; i++) result.tables[i] = pg::leaf_oid("_message", result.rows.rows[i].segment);
+    for (int i = 0; i < result.rows.count; i++)
+      result.tables[i] = pg::leaf_oid("_message", result.rows.rows[i].segment);
     return result;
   });
   leaves_.clear();
@@ -389,7 +391,8 @@ void Worker::apply_outcomes() {
   }
   if (!outcomes_.empty()) {
     for (const auto& lane : lanes_) lane->advance();
-    want_read_ |= starved_ || std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->has_unread(); });
+    want_read_ |=
+        starved_ || std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->has_unread(); });
     starved_ = false;
   }
   outcomes_.clear();
@@ -479,7 +482,8 @@ void Worker::show_state() {
   WorkerState state = situation_.state;
   std::string reason = situation_.reason;
   if (situation_.may_publish()) {
-    const publish::Health health = publisher_ ? publisher_->health() : publish::Health{publish::Health::State::unconfigured, unconfigured_reason_};
+    const publish::Health health =
+        publisher_ ? publisher_->health() : publish::Health{publish::Health::State::unconfigured, unconfigured_reason_};
     if (health.state == publish::Health::State::unconfigured) {
       state = WorkerState::unconfigured;
       reason = health.reason;

@@ -11,8 +11,8 @@
 #include "claim/batch.hpp"
 #include "claim/window.hpp"
 #include "publish/publisher.hpp"
-#include "shared/shared.hpp"
 #include "segment/upkeep.hpp"
+#include "shared/shared.hpp"
 #include "worker/kafka_server.hpp"
 #include "worker/lane.hpp"
 
