@@ -46,7 +46,11 @@ void check_size(int64 size) {
 void check_transaction() {
   // In that order: on a standby the transaction is read-only as well, and the recovery is the reason to name.
   PreventCommandDuringRecovery("outbox.enqueue()");
-  PreventCommandIfReadOnly("outbox.enqueue()");
+  if (XactReadOnly)
+    ereport(ERROR, (errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+                    errmsg("cannot execute %s in a read-only transaction", "outbox.enqueue()"),
+                    errdetail("A message is written in the caller's transaction."),
+                    errhint("Enqueue in a READ WRITE transaction.")));
   PreventCommandIfParallelMode("outbox.enqueue()");
 }
 

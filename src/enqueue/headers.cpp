@@ -6,6 +6,8 @@ namespace outbox::enqueue {
 
 namespace {
 
+constexpr const char* text_only = "Headers are text in UTF-8.";
+
 [[noreturn]] void refuse(const char* message, const char* detail) {
   ereport(ERROR,
           (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("%s", message), errdetail("%s", detail),
@@ -15,7 +17,7 @@ namespace {
 }
 
 int64 check_name(const JsonbValue& name) {
-  const pg::Bytes utf8 = pg::to_utf8(name.val.string.val, name.val.string.len, "header name");
+  const pg::Bytes utf8 = pg::to_utf8(name.val.string.val, name.val.string.len, "header name", text_only);
   if (utf8.size == 2 && memcmp(utf8.data, "id", 2) == 0)
     ereport(ERROR,
             (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("header name \"id\" is reserved"),
@@ -47,7 +49,8 @@ const char* kind_of(const JsonbValue& value) {
 
 int64 check_value(const JsonbValue& name, const JsonbValue& value) {
   if (value.type == jbvNull) return 0;
-  if (value.type == jbvString) return pg::to_utf8(value.val.string.val, value.val.string.len, "header value").size;
+  if (value.type == jbvString)
+    return pg::to_utf8(value.val.string.val, value.val.string.len, "header value", text_only).size;
   refuse(psprintf("header \"%.*s\" has a value that is neither a string nor null", name.val.string.len,
                   name.val.string.val),
          psprintf("The value is a JSON %s.", kind_of(value)));

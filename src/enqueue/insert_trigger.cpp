@@ -32,7 +32,7 @@ Field text_or_bytes(const NewRow& row, const char* text_name, const char* bytes_
   if (!as_bytes.null)
     ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
                     errmsg("columns \"%s\" and \"%s\" are both given", text_name, bytes_name),
-                    errhint("Give the text or the bytes.")));
+                    errdetail("Both are forms of one value."), errhint("Give the text or the bytes.")));
   as_text.value = pg::utf8_bytea(as_text.value, text_name);
   return as_text;
 }

@@ -32,10 +32,10 @@ COMMENT ON FUNCTION outbox._message_state(integer, integer, xid8, bigint) IS
   'pending or published; NULL for a row that outbox.adopt() has copied to a newer segment';
 
 CREATE FUNCTION outbox._kafka_partition(segment integer, lane integer, xid xid8, id bigint) RETURNS integer
-LANGUAGE c STABLE STRICT SECURITY DEFINER AS 'MODULE_PATHNAME', 'outbox_kafka_partition';
+LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_kafka_partition';
 COMMENT ON FUNCTION outbox._kafka_partition(integer, integer, xid8, bigint) IS 'the Kafka partition a message was published to, from its receipt';
 CREATE FUNCTION outbox._kafka_offset(segment integer, lane integer, xid xid8, id bigint) RETURNS bigint
-LANGUAGE c STABLE STRICT SECURITY DEFINER AS 'MODULE_PATHNAME', 'outbox_kafka_offset';
+LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_kafka_offset';
 COMMENT ON FUNCTION outbox._kafka_offset(integer, integer, xid8, bigint) IS 'the Kafka offset a message was published at, from its receipt; NULL if Kafka did not tell';
 
 -- With segment and id, so that one message can be looked for in one partition.
@@ -60,6 +60,11 @@ COMMENT ON VIEW outbox.messages IS 'all messages that retention still has; INSER
 COMMENT ON COLUMN outbox.messages.message_id IS 'UUIDv7, the same as in the record header "id"';
 COMMENT ON COLUMN outbox.messages.key IS 'key as text, NULL where it is not text; the bytes are in key_bytes';
 COMMENT ON COLUMN outbox.messages.payload IS 'payload as text, NULL where it is not text; the bytes are in payload_bytes';
+COMMENT ON COLUMN outbox.messages.topic IS 'Kafka topic';
+COMMENT ON COLUMN outbox.messages.key_bytes IS 'key byte for byte';
+COMMENT ON COLUMN outbox.messages.payload_bytes IS 'payload byte for byte; NULL is a tombstone';
+COMMENT ON COLUMN outbox.messages.headers IS 'headers: string, null, or an array of these for a repeated header';
+COMMENT ON COLUMN outbox.messages.enqueued_at IS 'when outbox.enqueue() was called; the timestamp of the record';
 COMMENT ON COLUMN outbox.messages.lane IS 'lane that publishes the message; -1: enqueued before outbox.adopt()';
 COMMENT ON COLUMN outbox.messages.state IS 'pending, published or dead';
 COMMENT ON COLUMN outbox.messages.kafka_partition IS 'partition of the record, once published';
@@ -71,6 +76,7 @@ COMMENT ON FUNCTION outbox._insert_message() IS 'makes INSERT INTO outbox.messag
 
 CREATE TRIGGER enqueue INSTEAD OF INSERT ON outbox.messages
 FOR EACH ROW EXECUTE FUNCTION outbox._insert_message();
+COMMENT ON TRIGGER enqueue ON outbox.messages IS 'makes INSERT an outbox.enqueue()';
 
 -- The planner is left one way to read a segment, the BRIN index: without statistics it might choose another.
 CREATE FUNCTION outbox._find_id(message_id uuid, OUT found_segment integer, OUT found_id bigint, OUT found_lane integer,

@@ -26,18 +26,26 @@ Oid extension_oid() { return get_extension_oid("outbox", true); }
 
 Oid schema_oid() { return get_namespace_oid("outbox", true); }
 
-Oid extension_owner(Oid extension) {
+namespace {
+
+FormData_pg_extension extension_form(Oid extension) {
   Relation catalog;
   HeapTuple tuple = extension_tuple(&catalog);
-  Oid owner = InvalidOid;
+  FormData_pg_extension form{};
   if (HeapTupleIsValid(tuple)) {
-    auto* form = reinterpret_cast<Form_pg_extension>(GETSTRUCT(tuple));
-    if (form->oid == extension) owner = form->extowner;
+    auto* found = reinterpret_cast<Form_pg_extension>(GETSTRUCT(tuple));
+    if (found->oid == extension) memcpy(&form, found, offsetof(FormData_pg_extension, extrelocatable));
     heap_freetuple(tuple);
   }
   table_close(catalog, AccessShareLock);
-  return owner;
+  return form;
 }
+
+}  // namespace
+
+Oid extension_owner(Oid extension) { return extension_form(extension).extowner; }
+
+Oid extension_schema(Oid extension) { return extension_form(extension).extnamespace; }
 
 char* extension_version() {
   Relation catalog;

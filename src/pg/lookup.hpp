@@ -10,6 +10,8 @@ Oid extension_oid();
 Oid schema_oid();
 // Owner of the extension.
 Oid extension_owner(Oid extension);
+// The schema that CREATE EXTENSION recorded; not the one its objects are in.
+Oid extension_schema(Oid extension);
 // The version that CREATE EXTENSION installed, palloc'd; nullptr without the extension.
 char* extension_version();
 

@@ -4,14 +4,14 @@
 
 namespace outbox::pg {
 
-Bytes to_utf8(const char* data, int size, const char* what) {
+Bytes to_utf8(const char* data, int size, const char* what, const char* hint) {
   const int encoding = GetDatabaseEncoding();
   if (encoding == PG_UTF8 || size == 0) return {data, size};
   if (encoding == PG_SQL_ASCII) {
     if (!pg_verify_mbstr(PG_UTF8, data, size, true))
       ereport(ERROR, (errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE), errmsg("%s is not valid UTF-8", what),
                       errdetail("The database encoding is \"SQL_ASCII\", so the encoding of the text is not known."),
-                      errhint("Pass the bytes as bytea.")));
+                      errhint("%s", hint)));
     return {data, size};
   }
   char* converted = pg_server_to_any(data, size, PG_UTF8);

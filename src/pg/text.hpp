@@ -11,7 +11,7 @@ struct Bytes {
 };
 
 // Text of this database as UTF-8; `what` names it in the error. In SQL_ASCII text that is not UTF-8 is refused (22021).
-Bytes to_utf8(const char* data, int size, const char* what);
+Bytes to_utf8(const char* data, int size, const char* what, const char* hint = "Pass the bytes as bytea.");
 
 // A bytea with these UTF-8 bytes, or the datum itself where the bytes are the same.
 Datum utf8_bytea(Datum text_value, const char* what);

@@ -54,7 +54,7 @@ bool Publisher::Impl::look_up(Topic& topic) {
   topic.failing_since.reset();
   topic.back_off(now);
   if (answer.request == RD_KAFKA_RESP_ERR__TIMED_OUT) lookup_timeout = std::min(lookup_timeout * 2, patient_timeout);
-  next_lookup = now + std::max(between_attempts, lookup_timeout);
+  next_lookup = now + std::max(between_attempts, 3 * lookup_timeout);
   lookup_budget = milliseconds(0);
   return false;
 }

@@ -223,7 +223,7 @@ bool is_secret(std::string_view name) { return contains(secret_properties, name)
 Verdict check_option(std::string_view name, std::string_view value, Place place, bool superuser) {
   if (place == Place::server && is_secret(name)) {
     return {Verdict::Kind::secret, quoted(name) + " is a secret, and everyone can read the options of a server",
-            "Set it in the user mapping of the server's owner: CREATE USER MAPPING FOR … SERVER … OPTIONS (…)."};
+            "Set it in the user mapping of the server's owner: CREATE USER MAPPING FOR ... SERVER ... OPTIONS (...)."};
   }
   if (auto verdict = check_guarantee(name, value)) return *verdict;
   if (place == Place::user_mapping && !is_secret(name) && !contains(credential_properties, name)) {

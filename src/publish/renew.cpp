@@ -20,8 +20,13 @@ bool Publisher::Impl::start(Clock::time_point now) {
     mechanism = config.mechanism;
     producers[0] = Producer::create(std::move(config), wake_write.get(), error);
   }
-  if (!producers[0]) {
+  if (!producers[0] && renewals == 0) {
     health.unconfigured(scrub(error));
+    return false;
+  }
+  if (!producers[0]) {  // the configuration was good before; threads or memory may be short just now
+    health.producer_failed(scrub(error));
+    start_after = now + std::chrono::seconds(5);
     return false;
   }
   started_at = now;
@@ -79,9 +84,9 @@ void Publisher::Impl::end_producers() {
     not_acknowledged(id, RD_KAFKA_RESP_ERR__PURGE_INFLIGHT, {}, false);
   }
   in_flight = 0;
-  topics.for_each([](Topic& topic) {
+  topics.for_each([this](Topic& topic) {
     topic.in_flight = 0;
-    topic.limits_asked = false;
+    if (std::exchange(topic.limits_asked, false)) topic.limits_wanted = limits_wanted = true;
     for (auto& handle : topic.handles) handle.reset();
   });
   limits_under_way = false;

@@ -127,11 +127,18 @@ struct Fetched {
 };
 constexpr int most_rows = 64;
 
-// Server code. Without statistics the planner might read the whole progress log; it is left the indexes.
+// Server code. Reads as the extension's owner, since operators have no right on the progress log; so neither operators of
+// the caller's search_path may be used, nor, without statistics, the planner's choice between the indexes and a full scan.
 int fetch_rows(std::int32_t segment, std::int32_t lane, std::int64_t id, Fetched* rows) {
   if (!OidIsValid(pg::leaf_oid("_progress", segment))) return 0;
+  Oid user;
+  int security_context;
+  GetUserIdAndSecContext(&user, &security_context);
+  SetUserIdAndSecContext(pg::extension_owner(pg::extension_oid()), security_context | SECURITY_LOCAL_USERID_CHANGE);
   const int guc_level = NewGUCNestLevel();
-  (void)set_config_option("enable_seqscan", "off", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+  for (const auto& [name, value] :
+       {std::pair{"search_path", "pg_catalog, pg_temp"}, std::pair{"enable_seqscan", "off"}})
+    (void)set_config_option(name, value, PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
   char sql[256];
   pg_snprintf(sql, sizeof sql,
               "SELECT p.first_id, p.last_id, p.receipts FROM outbox._progress_%d p "
@@ -142,6 +149,7 @@ int fetch_rows(std::int32_t segment, std::int32_t lane, std::int64_t id, Fetched
   if (SPI_execute_with_args(sql, 2, types, values, nullptr, true, most_rows) != SPI_OK_SELECT)
     elog(ERROR, "could not read receipts");
   AtEOXact_GUC(true, guc_level);
+  SetUserIdAndSecContext(user, security_context);
   TupleDesc desc = SPI_tuptable->tupdesc;
   bool null;
   for (uint64 i = 0; i < SPI_processed; i++) {

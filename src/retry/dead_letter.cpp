@@ -45,7 +45,9 @@ namespace {
 
 // Server code. Takes the row's lock first, so that two calls for one message send it once.
 Datum resend(PG_FUNCTION_ARGS) {
-  if (PG_ARGISNULL(0)) ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("message_id must not be null")));
+  if (PG_ARGISNULL(0))
+    ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("message_id must not be null"),
+                    errdetail("A dead letter is found by its message_id."), errhint("See outbox.dead_letters.")));
   if (!PG_ARGISNULL(1))
     ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED), errmsg("corrections are not supported yet"),
                     errdetail("This version sends a dead letter again as it is."), errhint("Leave the argument out.")));

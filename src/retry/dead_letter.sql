@@ -30,6 +30,15 @@ WHERE d.resent_at IS NULL;
 COMMENT ON VIEW outbox.dead_letters IS 'messages that Kafka refused for good, until outbox.resend() brings them back';
 COMMENT ON COLUMN outbox.dead_letters.key IS 'key as text, NULL where it is not text; the bytes are in key_bytes';
 COMMENT ON COLUMN outbox.dead_letters.payload IS 'payload as text, NULL where it is not text; the bytes are in payload_bytes';
+COMMENT ON COLUMN outbox.dead_letters.message_id IS 'id of the message, as outbox.enqueue() returned it';
+COMMENT ON COLUMN outbox.dead_letters.topic IS 'Kafka topic it was enqueued for';
+COMMENT ON COLUMN outbox.dead_letters.key_bytes IS 'key byte for byte';
+COMMENT ON COLUMN outbox.dead_letters.payload_bytes IS 'payload byte for byte; NULL is a tombstone';
+COMMENT ON COLUMN outbox.dead_letters.headers IS 'headers as enqueued';
+COMMENT ON COLUMN outbox.dead_letters.enqueued_at IS 'when it was enqueued; the timestamp of the record';
+COMMENT ON COLUMN outbox.dead_letters.attempts IS 'how often it was given up';
+COMMENT ON COLUMN outbox.dead_letters.first_failed_at IS 'when it was given up first';
+COMMENT ON COLUMN outbox.dead_letters.last_failed_at IS 'when it was given up last';
 COMMENT ON COLUMN outbox.dead_letters.reason IS 'why Kafka refused it, in words';
 COMMENT ON COLUMN outbox.dead_letters.error_code IS 'Kafka''s error code; negative: librdkafka''s own';
 

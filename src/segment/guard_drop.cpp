@@ -16,9 +16,19 @@ bool names(List* objects, const char* name) {
   return false;
 }
 
+// The extension stands in two schemas: its own, and the one that CREATE EXTENSION recorded (usually public), which
+// contains nothing of it but takes it along when it is dropped.
+bool drops_schema_of(const DropStmt* drop, Oid extension) {
+  if (names(drop->objects, "outbox")) return true;
+  const Oid recorded = pg::extension_schema(extension);
+  const char* name = OidIsValid(recorded) ? get_namespace_name(recorded) : nullptr;
+  return name != nullptr && names(drop->objects, name);
+}
+
 bool drops_ours(Node* statement) {
+  const Oid extension = pg::extension_oid();
   if (IsA(statement, DropOwnedStmt)) {
-    const Oid owner = pg::extension_owner(pg::extension_oid());
+    const Oid owner = pg::extension_owner(extension);
     ListCell* cell;
     foreach (cell, reinterpret_cast<DropOwnedStmt*>(statement)->roles)
       if (get_rolespec_oid(lfirst_node(RoleSpec, cell), true) == owner) return true;
@@ -26,7 +36,10 @@ bool drops_ours(Node* statement) {
   }
   if (!IsA(statement, DropStmt)) return false;
   auto* drop = reinterpret_cast<DropStmt*>(statement);
-  return (drop->removeType == OBJECT_EXTENSION || drop->removeType == OBJECT_SCHEMA) && names(drop->objects, "outbox");
+  // Without CASCADE a schema or a required extension is not dropped while ours is there.
+  if (drop->removeType == OBJECT_EXTENSION)
+    return names(drop->objects, "outbox") || (drop->behavior == DROP_CASCADE && names(drop->objects, "plpgsql"));
+  return drop->removeType == OBJECT_SCHEMA && drop->behavior == DROP_CASCADE && drops_schema_of(drop, extension);
 }
 
 // With the lock that the DROP takes anyway: what is committed while we wait for it is counted.

@@ -91,6 +91,25 @@ CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
 CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._lane
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
+COMMENT ON TRIGGER announce ON outbox._identity IS 'tells sessions and the worker about changes';
+COMMENT ON TRIGGER announce ON outbox._segment IS 'tells sessions and the worker about changes';
+COMMENT ON TRIGGER announce ON outbox._lane IS 'tells sessions and the worker about changes';
+
+CREATE FUNCTION outbox._revoke_all(relation regclass) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  granted record;
+BEGIN
+  FOR granted IN
+    SELECT DISTINCT a.grantee FROM pg_class c, aclexplode(c.relacl) a WHERE c.oid = $1 AND a.grantee <> c.relowner
+  LOOP
+    EXECUTE format('REVOKE ALL ON %s FROM %s', $1,
+                   CASE granted.grantee WHEN 0 THEN 'PUBLIC' ELSE granted.grantee::regrole::text END);
+  END LOOP;
+END
+$$;
+COMMENT ON FUNCTION outbox._revoke_all(regclass) IS 'leaves a new relation to its owner alone, whatever the owner''s default privileges are';
 
 -- Runs as the extension's owner, so that segments belong to the owner whoever enqueues first.
 -- A roll waits for no one: ATTACH takes a lock that no enqueuer and no reader holds, and the rest gives up after a second.
@@ -132,6 +151,8 @@ BEGIN
      CREATE UNIQUE INDEX _progress_%1$s_lane ON outbox._progress_%1$s USING btree (lane, seq);
      CREATE INDEX _progress_%1$s_id ON outbox._progress_%1$s USING brin (first_id, last_id) WITH (pages_per_range = 8);
      ALTER TABLE outbox._progress ATTACH PARTITION outbox._progress_%1$s FOR VALUES IN (%1$s);', new_segment);
+  PERFORM outbox._revoke_all(format('outbox._message_%s', new_segment)::regclass);
+  PERFORM outbox._revoke_all(format('outbox._progress_%s', new_segment)::regclass);
 
   UPDATE outbox._segment s SET state = 'rolled', rolled_at = clock_timestamp() WHERE s.state = 'open';
   INSERT INTO outbox._segment (segment, generation, state, lanes, opened_at)
@@ -239,6 +260,13 @@ SELECT s.segment,
        pg_total_relation_size(to_regclass('outbox._progress_' || s.segment)) AS progress_bytes
 FROM outbox._segment s;
 COMMENT ON VIEW outbox.segments IS 'the segments of the message log: state open, rolled (closed to new messages), drained (everything in it is published) or foreign (adopted from another cluster or database)';
+COMMENT ON COLUMN outbox.segments.segment IS 'number of the segment; a later one has a larger number';
+COMMENT ON COLUMN outbox.segments.state IS 'open, rolled, drained or foreign';
+COMMENT ON COLUMN outbox.segments.opened_at IS 'when it became the segment for new messages';
+COMMENT ON COLUMN outbox.segments.rolled_at IS 'when the next segment was opened; NULL while it is open';
+COMMENT ON COLUMN outbox.segments.drained_at IS 'when the worker saw that everything in it is published or a dead letter';
+COMMENT ON COLUMN outbox.segments.message_table IS 'table with the segment''s messages';
+COMMENT ON COLUMN outbox.segments.progress_table IS 'table with the progress and receipts written while the segment was open';
 COMMENT ON COLUMN outbox.segments.lanes IS 'how many lanes the messages of this segment are spread over';
 COMMENT ON COLUMN outbox.segments.message_bytes IS 'size of the segment''s messages with indexes and TOAST, in bytes';
 COMMENT ON COLUMN outbox.segments.progress_bytes IS 'size of the segment''s progress log with indexes, in bytes';

@@ -74,35 +74,66 @@ END
 $$;
 COMMENT ON FUNCTION outbox._change_rights(text[], regrole, boolean) IS 'grants or revokes rights one by one';
 
--- A role can be both: what the other grant needs as well stays.
-CREATE FUNCTION outbox._rights_to_revoke(rights text[], role regrole, other_function text) RETURNS text[]
-LANGUAGE sql STABLE AS $$
-  SELECT array_agg(r) FROM unnest($1) r
-  WHERE r <> 'USAGE ON SCHEMA outbox' OR NOT has_function_privilege($2, $3, 'EXECUTE')
+CREATE FUNCTION outbox._has_direct_grant(function regprocedure, role regrole) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT EXISTS (SELECT FROM pg_proc p, aclexplode(p.proacl) a
+                 WHERE p.oid = $1 AND a.grantee = $2 AND a.privilege_type = 'EXECUTE')
 $$;
-COMMENT ON FUNCTION outbox._rights_to_revoke(text[], regrole, text) IS 'rights without those that a role keeps through another grant';
+COMMENT ON FUNCTION outbox._has_direct_grant(regprocedure, regrole) IS 'whether a right was granted to the role itself';
+
+-- A role can be producer and operator at once, and a REVOKE on a table takes the rights on its columns along. So what the
+-- other grants need is granted again.
+CREATE FUNCTION outbox._revoke(rights text[], role regrole) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  producer boolean := $1 <> outbox._producer_rights()
+    AND outbox._has_direct_grant('outbox.enqueue(text, text, text, jsonb, timestamptz, text)', $2);
+  operator boolean := $1 <> outbox._operator_rights() AND outbox._has_direct_grant('outbox.pause()', $2);
+BEGIN
+  PERFORM outbox._change_rights($1, $2, false);
+  IF producer THEN
+    PERFORM outbox._change_rights(outbox._producer_rights(), $2, true);
+  END IF;
+  IF operator THEN
+    PERFORM outbox._change_rights(outbox._operator_rights(), $2, true);
+  END IF;
+  IF $2 = 'pg_monitor'::regrole THEN
+    PERFORM outbox._change_rights(outbox._monitor_rights(), $2, true);
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION outbox._revoke(text[], regrole) IS 'revokes rights, except those that the role has through another grant';
 
 CREATE FUNCTION outbox.grant_producer(role regrole) RETURNS void
 LANGUAGE sql VOLATILE AS 'SELECT outbox._change_rights(outbox._producer_rights(), $1, true)';
 COMMENT ON FUNCTION outbox.grant_producer(regrole) IS 'lets a role enqueue messages, and nothing else';
 CREATE FUNCTION outbox.revoke_producer(role regrole) RETURNS void
-LANGUAGE sql VOLATILE AS $$
-  SELECT outbox._change_rights(outbox._rights_to_revoke(outbox._producer_rights(), $1, 'outbox.pause()'), $1, false)
-$$;
+LANGUAGE sql VOLATILE AS 'SELECT outbox._revoke(outbox._producer_rights(), $1)';
 COMMENT ON FUNCTION outbox.revoke_producer(regrole) IS 'takes back what outbox.grant_producer() granted';
 CREATE FUNCTION outbox.grant_operator(role regrole) RETURNS void
 LANGUAGE sql VOLATILE AS 'SELECT outbox._change_rights(outbox._operator_rights(), $1, true)';
 COMMENT ON FUNCTION outbox.grant_operator(regrole) IS 'lets a role read messages, errors and dead letters, and pause, resume, roll, drain, adopt and resend';
 CREATE FUNCTION outbox.revoke_operator(role regrole) RETURNS void
-LANGUAGE sql VOLATILE AS $$
-  SELECT outbox._change_rights(outbox._rights_to_revoke(outbox._operator_rights(), $1,
-    'outbox.enqueue(text, text, text, jsonb, timestamptz, text)'), $1, false)
-$$;
+LANGUAGE sql VOLATILE AS 'SELECT outbox._revoke(outbox._operator_rights(), $1)';
 COMMENT ON FUNCTION outbox.revoke_operator(regrole) IS 'takes back what outbox.grant_operator() granted';
 
-REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM PUBLIC;
-REVOKE ALL ON ALL SEQUENCES IN SCHEMA outbox FROM PUBLIC;
+-- Not only PUBLIC: default privileges of the owner may have given rights to anybody.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM PUBLIC;
+DO $$
+DECLARE
+  granted record;
+BEGIN
+  PERFORM outbox._revoke_all(c.oid) FROM pg_catalog.pg_class c
+  WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S');
+  FOR granted IN
+    SELECT DISTINCT p.oid::regprocedure AS function, a.grantee::regrole AS role
+    FROM pg_catalog.pg_proc p, pg_catalog.aclexplode(p.proacl) a
+    WHERE p.pronamespace = 'outbox'::regnamespace AND a.grantee NOT IN (0, p.proowner)
+  LOOP
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %s', granted.function, granted.role);
+  END LOOP;
+END
+$$;
 SELECT outbox._change_rights(outbox._monitor_rights(), 'pg_monitor'::regrole, true);
 
 -- What a dump must carry. The segments themselves are ordinary tables, not members of the extension.

@@ -28,13 +28,18 @@ SELECT l.lane, coalesce(l.server, outbox._default_server()) AS server,
 FROM outbox._lane l
 LEFT JOIN outbox._lane_counters() c ON c.lane = l.lane;
 COMMENT ON VIEW outbox.lanes IS 'a row a lane; read from shared memory';
+COMMENT ON COLUMN outbox.lanes.lane IS 'number of the lane';
+COMMENT ON COLUMN outbox.lanes.server IS 'foreign server the lane publishes to';
+COMMENT ON COLUMN outbox.lanes.last_published_at IS 'when progress with acknowledged messages was last written';
+COMMENT ON COLUMN outbox.lanes.last_error_since IS 'since when last_error is the newest failure';
+COMMENT ON COLUMN outbox.lanes.worker_pid IS 'process that has claimed the lane';
 COMMENT ON COLUMN outbox.lanes.pending IS 'committed messages that Kafka has not acknowledged; NULL until counted after a start, or without a worker';
 COMMENT ON COLUMN outbox.lanes.oldest_pending_age IS 'age of the oldest pending message; NULL if none is pending';
 COMMENT ON COLUMN outbox.lanes.published IS 'messages acknowledged since counted_since';
 COMMENT ON COLUMN outbox.lanes.bytes IS 'bytes of key and payload acknowledged since counted_since';
 COMMENT ON COLUMN outbox.lanes.failures IS 'messages that became dead letters since counted_since';
 COMMENT ON COLUMN outbox.lanes.counted_since IS 'when the counters started: the start of the server, or outbox.reset_counters()';
-COMMENT ON COLUMN outbox.lanes.last_error IS 'the newest failure of this lane; NULL after it published again';
+COMMENT ON COLUMN outbox.lanes.last_error IS 'the newest failure, kept until the next one or outbox.reset_counters(); outbox.workers tells whether it still holds';
 
 CREATE FUNCTION outbox.reset_counters() RETURNS void
 LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reset_counters';
@@ -49,6 +54,10 @@ COMMENT ON FUNCTION outbox._workers() IS 'what this database''s workers do, from
 CREATE VIEW outbox.workers AS
 SELECT w.worker, w.pid, w.state, w.reason, w.since, w.lanes FROM outbox._workers() w;
 COMMENT ON VIEW outbox.workers IS 'the workers of this database: what they do and why';
+COMMENT ON COLUMN outbox.workers.worker IS 'number of the worker within this database';
+COMMENT ON COLUMN outbox.workers.pid IS 'process id; NULL if none is running';
+COMMENT ON COLUMN outbox.workers.since IS 'since when it is in this state';
+COMMENT ON COLUMN outbox.workers.lanes IS 'lanes it has claimed';
 COMMENT ON COLUMN outbox.workers.state IS 'running, idle, backing_off, paused, unconfigured, awaiting_adoption, incompatible or not_running';
 COMMENT ON COLUMN outbox.workers.reason IS 'why it is in this state, and what to do, in words';
 
@@ -61,6 +70,7 @@ COMMENT ON TABLE outbox._pause IS 'one row while publishing is paused';
 
 CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._pause
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
+COMMENT ON TRIGGER announce ON outbox._pause IS 'tells the worker about changes';
 
 CREATE FUNCTION outbox.pause() RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp

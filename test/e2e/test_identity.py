@@ -230,7 +230,7 @@ def test_a_copied_data_directory_waits_for_adopt_and_the_original_does_not(clust
         copy.restart()
         new = enqueue_many(copy, "postgres", topic, "after a restart of the copy", 5)
         drain(copy, "postgres")
-        records = reader.read_all()
+        records = list(reader.read_all())
         assert contents(records[-len(new) :]) == new, "adopted once, it stays adopted"
 
         cluster.configure(**ON)

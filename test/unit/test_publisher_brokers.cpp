@@ -1,7 +1,6 @@
 // Brokers that are away, queues that are full, ends that must not hang, threads that must not see signals.
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "kafka_fixture.hpp"
 
@@ -121,11 +120,15 @@ TEST(PublisherBrokers, CloseTakesTheReportsOfWhatIsOnItsWay) {
   driver.submit({"t", "k", "0"});
   ASSERT_TRUE(driver.poll_until_all_done());
   kafka.delay(100ms);
-  driver.submit({"t", "k", "1"});
-  // In flight, not queued, once librdkafka's thread had its turn.
-  std::this_thread::sleep_for(50ms);
+  // When the first report comes, the next requests are on their way already.
+  while (driver.published() < 2) {
+    driver.submit({"t", "k", "1"});
+    driver.poll_until([&] { return driver.published() >= 2; }, 5ms);
+  }
+  const auto before = driver.published();
   driver.close(1s);
-  EXPECT_EQ(driver.published(), 2U);
+  EXPECT_GT(driver.published(), before);
+  EXPECT_EQ(driver.refused(), 0U);
 }
 
 TEST(PublisherBrokers, NothingReadsARecordAfterThePublisherIsGone) {
