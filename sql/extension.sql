@@ -96,6 +96,7 @@ SELECT count(*) FROM pg_class WHERE relname LIKE '\_message%' OR relname LIKE '\
 CREATE EXTENSION outbox;
 SELECT outbox.enqueue('orders', 'new life') IS NOT NULL AS enqueued;
 SELECT payload, state FROM outbox.messages;
+DROP EXTENSION outbox;
 SET outbox.allow_data_loss = on;
 DROP EXTENSION outbox;
 DROP ROLE regress_outbox_nobody;

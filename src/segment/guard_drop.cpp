@@ -1,4 +1,6 @@
 // DROP EXTENSION and whatever else drops it is refused while messages are unpublished. Server code.
+#include "segment/guard_drop.hpp"
+
 #include "pg/error.hpp"
 #include "pg/lookup.hpp"
 #include "settings.hpp"
@@ -25,7 +27,10 @@ bool drops_schema_of(const DropStmt* drop, Oid extension) {
   return name != nullptr && names(drop->objects, name);
 }
 
-bool drops_ours(Node* statement) {
+}  // namespace
+
+bool drops_extension(Node* statement) {
+  if (!IsA(statement, DropOwnedStmt) && !IsA(statement, DropStmt)) return false;
   const Oid extension = pg::extension_oid();
   if (IsA(statement, DropOwnedStmt)) {
     const Oid owner = pg::extension_owner(extension);
@@ -34,13 +39,14 @@ bool drops_ours(Node* statement) {
       if (get_rolespec_oid(lfirst_node(RoleSpec, cell), true) == owner) return true;
     return false;
   }
-  if (!IsA(statement, DropStmt)) return false;
   auto* drop = reinterpret_cast<DropStmt*>(statement);
   // Without CASCADE a schema or a required extension is not dropped while ours is there.
   if (drop->removeType == OBJECT_EXTENSION)
     return names(drop->objects, "outbox") || (drop->behavior == DROP_CASCADE && names(drop->objects, "plpgsql"));
   return drop->removeType == OBJECT_SCHEMA && drop->behavior == DROP_CASCADE && drops_schema_of(drop, extension);
 }
+
+namespace {
 
 // With the lock that the DROP takes anyway: what is committed while we wait for it is counted.
 int64 count_unpublished() {
@@ -61,7 +67,7 @@ Datum guard_drop(PG_FUNCTION_ARGS) {
     ereport(ERROR, (errcode(ERRCODE_E_R_I_E_EVENT_TRIGGER_PROTOCOL_VIOLATED),
                     errmsg("outbox._guard_drop() is an event trigger function")));
   Node* statement = reinterpret_cast<EventTriggerData*>(fcinfo->context)->parsetree;
-  if (settings::allow_data_loss || !OidIsValid(pg::extension_oid()) || !drops_ours(statement)) PG_RETURN_NULL();
+  if (settings::allow_data_loss || !OidIsValid(pg::extension_oid()) || !drops_extension(statement)) PG_RETURN_NULL();
   // Somebody without the right to drop it learns that from the DROP itself, and takes no lock here.
   if (!superuser_arg(GetUserId()) && pg::extension_owner(pg::extension_oid()) != GetUserId()) PG_RETURN_NULL();
   const int64 count = count_unpublished();

@@ -3,6 +3,7 @@
 #include "enqueue/message.hpp"
 #include "pg/error.hpp"
 #include "pg/lookup.hpp"
+#include "segment/guard_drop.hpp"
 #include "shared/shared.hpp"
 #include "worker/process.hpp"
 
@@ -70,6 +71,8 @@ bool touches_databases(Node* statement) {
   return IsA(statement, CreatedbStmt) || IsA(statement, AlterDatabaseStmt) || wanted_alone(statement);
 }
 
+bool is_drop(Node* statement) { return IsA(statement, DropStmt) || IsA(statement, DropOwnedStmt); }
+
 bool is_commit_prepared(Node* statement) {
   return IsA(statement, TransactionStmt) &&
          reinterpret_cast<TransactionStmt*>(statement)->kind == TRANS_STMT_COMMIT_PREPARED;
@@ -113,9 +116,8 @@ void let_back(ResourceReleasePhase phase, bool, bool is_top_level, void*) {
   shared::wake_launcher();
 }
 
-void take_alone(const char* name) {
+void take_alone(Oid oid) {
   databases_touched = true;
-  const Oid oid = name ? get_database_oid(name, true) : InvalidOid;
   shared::Database* database = OidIsValid(oid) ? shared::find(oid) : nullptr;
   if (!database) return;
   MemoryContext before = MemoryContextSwitchTo(TopMemoryContext);
@@ -138,7 +140,14 @@ void utility(PlannedStmt* pstmt, const char* text, bool read_only_tree, ProcessU
   const bool commit_prepared = is_commit_prepared(statement);
   const bool ours = changes_what_we_read(statement);
   const bool creates_extension = IsA(statement, CreateExtensionStmt);
-  if (shared::get() && touches_databases(statement)) take_alone(wanted_alone(statement));
+  if (shared::get() && touches_databases(statement)) {
+    const char* name = wanted_alone(statement);
+    take_alone(name ? get_database_oid(name, true) : InvalidOid);
+  }
+  // The drop and the worker would lock our tables in different orders. If it is refused, the worker comes back.
+  if (shared::get() && OidIsValid(MyDatabaseId) && is_drop(statement) && OidIsValid(pg::extension_oid()) &&
+      segment::drops_extension(statement))
+    take_alone(MyDatabaseId);
   run(pstmt, text, read_only_tree, context, params, environment, destination, completion);
 
   if (ours) enqueue::wake_at_commit();

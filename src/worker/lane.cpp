@@ -107,8 +107,13 @@ std::unique_ptr<claim::Batch> Lane::read(const Moment& moment, const claim::Budg
   while (!batch && budget.messages > 0 && has_unread()) batch = read_window(windows_.back(), moment, budget);
   if (!batch) close_finished_windows();
   oldest_unread_ = budget.messages == 0 && has_unread() ? look_at_oldest(moment) : 0;
-  show_oldest();
+  if (!batch) show_oldest();
   return batch;
+}
+
+void Lane::expect(claim::Batch* batch) {
+  sent_.push_back(batch);
+  show_oldest();
 }
 
 void Lane::take(claim::Batch& batch, const publish::Outcome& outcome) {

@@ -45,7 +45,7 @@ class Lane {
   [[nodiscard]] bool can_open_window() const;
 
   // The batch is on its way: its records' outcomes will come.
-  void expect(claim::Batch* batch) { sent_.push_back(batch); }
+  void expect(claim::Batch* batch);
   void take(claim::Batch& batch, const publish::Outcome& outcome);
   // Moves the cursor over what has an outcome. Batches that are finished are forgotten here.
   void advance();

@@ -180,7 +180,12 @@ class Launcher {
     const TimestampTz now = GetCurrentTimestamp();
     if (is_running(child.handle)) return;
     if (child.handle) ended(child, database, now);
-    if (oid != child.database) child = Child{.database = oid};
+    if (oid != child.database) {
+      // A worker gives its slot back when it finds no extension; one created at that very moment is found by a probe.
+      std::erase(probed_, child.database);
+      next_scan_ = std::min(next_scan_, now);
+      child = Child{.database = oid};
+    }
     if (!OidIsValid(oid) || pg_atomic_read_u32(&database->evictions) != 0 || now < child.next_start) return;
     const Start start{"outbox_worker_main", "outbox worker", oid, index};
     if (pg::call([&] { return in_top_context(start, &child.handle); })) {

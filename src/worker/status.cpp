@@ -88,8 +88,9 @@ void add_lane(ReturnSetInfo* result, shared::Database* database, int number) {
   const auto unacknowledged = static_cast<int64>(pg_atomic_read_u64(&lane->unacknowledged));
   const auto started = static_cast<int64>(pg_atomic_read_u64(&lane->started));
   const int64 pending = Max(unacknowledged + started - seen, 0);
-  const uint64 oldest = pg_atomic_read_u64(&lane->oldest);
   const uint64 waiting = pg_atomic_read_u64(&lane->first_waiting);
+  pg_read_barrier();
+  const uint64 oldest = pg_atomic_read_u64(&lane->oldest);
 
   Datum values[11];
   bool nulls[11] = {};

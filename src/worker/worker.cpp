@@ -320,6 +320,10 @@ void Worker::read_lanes() {
   std::vector<std::uint64_t> finished;
   for (const auto& lane : lanes_) {
     shared::Lane* counters = shared::lane_at(database_, lane->number());
+    // A reader of the counters finds the time in one of the two.
+    if (pg_atomic_read_u64(&counters->oldest) == 0)
+      pg_atomic_write_u64(&counters->oldest, pg_atomic_read_u64(&counters->first_waiting));
+    pg_memory_barrier();
     pg_atomic_write_u64(&counters->first_waiting, 0);
     finished.push_back(pg_atomic_read_u64(&counters->finished));
   }
