@@ -74,8 +74,10 @@ Datum guard_drop(PG_FUNCTION_ARGS) {
   if (count > 0)
     ereport(ERROR,
             (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-             errmsg("cannot drop extension \"outbox\": " INT64_FORMAT " messages are not published", count),
-             errdetail("They are pending or dead letters and would be lost."),
+             errmsg_plural("cannot drop extension \"outbox\": %lld message is not published",
+                          "cannot drop extension \"outbox\": %lld messages are not published", count, (long long)count),
+            errdetail_plural("It is pending or a dead letter and would be lost.",
+                             "They are pending or dead letters and would be lost.", count),
              errhint("Wait with outbox.drain() and see outbox.dead_letters, or set outbox.allow_data_loss = on.")));
   PG_RETURN_NULL();
 }

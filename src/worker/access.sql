@@ -126,6 +126,12 @@ BEGIN
   PERFORM outbox._revoke_all(c.oid) FROM pg_catalog.pg_class c
   WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S');
   FOR granted IN
+    SELECT DISTINCT a.grantee::regrole AS role FROM pg_catalog.pg_namespace n, pg_catalog.aclexplode(n.nspacl) a
+    WHERE n.oid = 'outbox'::regnamespace AND a.grantee <> n.nspowner
+  LOOP
+    EXECUTE format('REVOKE ALL ON SCHEMA outbox FROM %s', CASE granted.role WHEN 0::regrole THEN 'PUBLIC' ELSE granted.role::text END);
+  END LOOP;
+  FOR granted IN
     SELECT DISTINCT p.oid::regprocedure AS function, a.grantee::regrole AS role
     FROM pg_catalog.pg_proc p, pg_catalog.aclexplode(p.proacl) a
     WHERE p.pronamespace = 'outbox'::regnamespace AND a.grantee NOT IN (0, p.proowner)

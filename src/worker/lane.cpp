@@ -52,7 +52,7 @@ void Lane::walk(Window& window, const claim::TransactionSnapshot& from, const Mo
 void Lane::open_window(const Moment& moment) {
   Window window;
   window.number = next_window_;
-  const bool resumed = windows_.empty() && cursor_.window_end.has_value();
+  const bool resumed = will_resume();
   window.upto = resumed ? *cursor_.window_end : moment.now;
   window.above = resumed ? cursor_.sent_id : 0;
   // A resumed window ends before the present: what is behind it must still count as waiting.

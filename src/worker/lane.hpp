@@ -43,6 +43,8 @@ class Lane {
   // Whether read() would find something without a new snapshot.
   [[nodiscard]] bool has_unread() const;
   [[nodiscard]] bool can_open_window() const;
+  // The next window is one that was under way when its last worker ended.
+  [[nodiscard]] bool will_resume() const { return windows_.empty() && cursor_.window_end.has_value(); }
 
   // The batch is on its way: its records' outcomes will come.
   void expect(claim::Batch* batch);

@@ -340,8 +340,10 @@ void Worker::read_lanes() {
   std::vector<std::unique_ptr<claim::Batch>> read;
   for (std::size_t i = 0; i < lanes_.size(); i++) {
     starved_ |= !lanes_[i]->has_unread() && !lanes_[i]->can_open_window();
+    // A lane that goes on in an older window does not look at what is committed since: it must be asked again.
+    const bool older = lanes_[i]->has_unread() || lanes_[i]->will_resume();
     auto batch = lanes_[i]->read({snapshot, now, finished[i], sync, leaves_}, budget);
-    want_read_ |= lanes_[i]->has_unread() && !count_only;
+    want_read_ |= (older || lanes_[i]->has_unread()) && !count_only;
     if (batch) read.push_back(std::move(batch));
   }
   pg::call([snapshot] { UnregisterSnapshot(snapshot); });

@@ -276,8 +276,6 @@ def test_a_message_older_than_its_topic_allows_is_dead_and_its_neighbours_are_no
     with shared_cluster.connect(database) as c:
         young = enqueue(c, topic, "young", "k")
         c.execute("SELECT outbox.resume()")
-    drain(shared_cluster, database)
-    print(dead_letters(shared_cluster, database), shared_cluster.sql("select * from outbox.messages",dbname=database), shared_cluster.sql("select * from outbox.lanes",dbname=database))
     assert ids(kafka.consume(topic, until=2)) == [str(first), str(young)]
     (dead,) = wait_dead(shared_cluster, database, old)
     assert dead["error_code"] == INVALID_TIMESTAMP

@@ -117,6 +117,13 @@ SELECT isnt_empty(
   'a partial unique index allows one open segment');
 SELECT has_trigger('outbox', 'messages', 'enqueue', 'INSERT INTO outbox.messages has a trigger');
 
+-- A session that waits to drop a segment holds up whoever touches the parent.
+SELECT is_empty(
+  $$SELECT DISTINCT r.ev_class::regclass, d.refobjid::regclass FROM pg_rewrite r
+    JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid AND d.refclassid = 'pg_class'::regclass
+    WHERE r.ev_class IN ('outbox.lanes'::regclass, 'outbox.workers'::regclass, 'outbox.segments'::regclass)
+      AND d.refobjid IN ('outbox._message'::regclass, 'outbox._progress'::regclass)$$, 'lanes, workers and segments do not touch the logs');
+
 -- ---- settings
 
 SELECT set_eq($$SELECT name FROM pg_settings WHERE name LIKE 'outbox.%'$$,
