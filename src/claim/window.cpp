@@ -88,7 +88,11 @@ struct IndexWalk {
 void walk_leaf(Leaf& leaf, std::uint16_t number, Snapshot snapshot, int32 lane, const TransactionSnapshot& from,
                const TransactionSnapshot& upto, Smallest& sink) {
   Relation table = pg::try_open(leaf.table, AccessShareLock);
-  if (!table) return;
+  if (!table)
+    ereport(ERROR,
+            (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("segment %d of the message log has lost its table", leaf.segment),
+             errdetail("Its messages cannot be read, so nothing behind them is published."),
+             errhint("If they can be given up: DELETE FROM outbox._segment WHERE segment = %d", leaf.segment)));
   leaf.file = pg::rel_file(table);
   Oid index_oid = pg::index_of(table, BTREE_AM_OID);
   if (!OidIsValid(index_oid))

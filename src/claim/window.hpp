@@ -43,8 +43,8 @@ struct Walk {
 
 constexpr std::size_t keep_candidates = 500'000;
 
-// In a transaction, with `snapshot` registered and at or past `upto`. Sets the leaves' `file`. A leaf that is gone is
-// passed over: nobody drops one that is needed.
+// In a transaction, with `snapshot` registered and at or past `upto`. Sets the leaves' `file`. A leaf
+// that is gone is an error: what cannot be read must not be stepped over.
 Walk walk_window(std::vector<Leaf>& leaves, Snapshot snapshot, int32 lane, const TransactionSnapshot& from,
                  const TransactionSnapshot& upto, std::int64_t above_id, std::size_t keep = keep_candidates);
 

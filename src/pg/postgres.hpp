@@ -133,6 +133,14 @@ inline IndexScanDesc begin_index_scan(Relation heap, Relation index, Snapshot sn
 #endif
 }
 
+inline Oid primary_key_index(Relation relation) {
+#if PG_VERSION_NUM >= 180000
+  return RelationGetPrimaryKeyIndex(relation, false);
+#else
+  return RelationGetPrimaryKeyIndex(relation);
+#endif
+}
+
 inline Relation try_open(Oid relation, LOCKMODE mode) { return try_relation_open(relation, mode); }
 
 }  // namespace outbox::pg

@@ -62,6 +62,7 @@ struct Publisher::Impl {
   // lookup.cpp
   void start_lookup(Topic& topic, Clock::time_point now);
   bool look_up(Topic& topic);
+  bool answered(rd_kafka_resp_err_t request, Clock::time_point now);
   void looked_up(Topic& topic, rd_kafka_resp_err_t error, Clock::time_point now);
   void declare_absent(Topic& topic, Clock::time_point now);
   void read_limits_then_open(Topic& topic, Clock::time_point now);
@@ -109,7 +110,7 @@ struct Publisher::Impl {
   std::chrono::milliseconds lookup_timeout{100};
   std::chrono::milliseconds lookup_budget{0};  // what is left of this poll's
   Clock::time_point next_lookup{};
-  bool unanswered = false;  // the last question got no answer
+  int unanswered = 0;  // questions without an answer since the last one with
   Clock::time_point next_probe{};
 
   bool limits_supported = true;

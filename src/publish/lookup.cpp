@@ -42,10 +42,8 @@ bool Publisher::Impl::look_up(Topic& topic) {
   const auto answer = producers[0]->look_up(handle.get(), std::min(lookup_timeout, lookup_budget));
   const auto now = Clock::now();
   lookup_budget -= std::chrono::ceil<milliseconds>(now - before);
-  unanswered = answer.request != RD_KAFKA_RESP_ERR_NO_ERROR;
-  if (!unanswered) {
+  if (answered(answer.request, now)) {
     lookup_timeout = usual_timeout;
-    health.answered();
     limits_readable = limits_supported && answer.controller_known;
     looked_up(topic, answer.topic, now);
     return true;
@@ -56,6 +54,20 @@ bool Publisher::Impl::look_up(Topic& topic) {
   if (answer.request == RD_KAFKA_RESP_ERR__TIMED_OUT) lookup_timeout = std::min(lookup_timeout * 2, patient_timeout);
   next_lookup = now + std::max(between_attempts, 3 * lookup_timeout);
   lookup_budget = milliseconds(0);
+  return false;
+}
+
+// Newer versions of librdkafka do not say that all brokers are down while they know only those of bootstrap.servers.
+bool Publisher::Impl::answered(rd_kafka_resp_err_t request, Clock::time_point now) {
+  constexpr int enough = 3;
+  if (request == RD_KAFKA_RESP_ERR_NO_ERROR) {
+    unanswered = 0;
+    health.answered();
+    return true;
+  }
+  ++unanswered;
+  const bool nobody_connected = request == RD_KAFKA_RESP_ERR__TRANSPORT;
+  if (nobody_connected && unanswered >= enough) health.error(RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN, {}, now);
   return false;
 }
 
@@ -134,9 +146,9 @@ void Publisher::Impl::probe_brokers(Clock::time_point now) {
   constexpr std::chrono::seconds interval{1};
   if (!health.in_trouble() || in_flight > 0 || now < next_probe) return;
   const auto answer = producers[0]->look_up(nullptr, milliseconds(50));
-  unanswered = answer.request != RD_KAFKA_RESP_ERR_NO_ERROR;
-  if (!unanswered) health.answered();
-  next_probe = Clock::now() + interval;
+  const auto after = Clock::now();
+  answered(answer.request, after);
+  next_probe = after + interval;
 }
 
 }  // namespace outbox::publish

@@ -77,7 +77,7 @@ void Publisher::Impl::poll(std::vector<Outcome>& outcomes) {
       tend_topics(now);
       probe_brokers(now);
     }
-    health.waiting(in_flight > 0 || unanswered, now);
+    health.waiting(in_flight > 0 || unanswered > 0, now);
   }
   hand_over(outcomes);
 }

@@ -72,13 +72,14 @@ Datum guard_drop(PG_FUNCTION_ARGS) {
   if (!superuser_arg(GetUserId()) && pg::extension_owner(pg::extension_oid()) != GetUserId()) PG_RETURN_NULL();
   const int64 count = count_unpublished();
   if (count > 0)
-    ereport(ERROR,
-            (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-             errmsg_plural("cannot drop extension \"outbox\": %lld message is not published",
-                          "cannot drop extension \"outbox\": %lld messages are not published", count, (long long)count),
-            errdetail_plural("It is pending or a dead letter and would be lost.",
-                             "They are pending or dead letters and would be lost.", count),
-             errhint("Wait with outbox.drain() and see outbox.dead_letters, or set outbox.allow_data_loss = on.")));
+    ereport(
+        ERROR,
+        (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+         errmsg_plural("cannot drop extension \"outbox\": %lld message is not published",
+                       "cannot drop extension \"outbox\": %lld messages are not published", count, (long long)count),
+         errdetail_plural("It is pending or a dead letter and would be lost.",
+                          "They are pending or dead letters and would be lost.", count),
+         errhint("Wait with outbox.drain() and see outbox.dead_letters, or set outbox.allow_data_loss = on.")));
   PG_RETURN_NULL();
 }
 

@@ -14,6 +14,15 @@ State state_of(const char* name) {
   return strcmp(name, "rolled") == 0 ? State::rolled : State::drained;
 }
 
+Row row_of(HeapTuple tuple, TupleDesc desc) {
+  char* state = TextDatumGetCString(pg::not_null(tuple, state_column, desc));
+  const Row row{DatumGetInt32(pg::not_null(tuple, segment_column, desc)),
+                DatumGetInt32(pg::not_null(tuple, generation_column, desc)),
+                DatumGetInt32(pg::not_null(tuple, lanes_column, desc)), state_of(state)};
+  pfree(state);
+  return row;
+}
+
 int by_number(const void* a, const void* b) {
   return static_cast<const Row*>(a)->segment - static_cast<const Row*>(b)->segment;
 }
@@ -35,16 +44,27 @@ Rows read_all(Snapshot snapshot) {
       room *= 2;
       result.rows = static_cast<Row*>(repalloc(result.rows, sizeof(Row) * room));
     }
-    char* state = TextDatumGetCString(pg::not_null(tuple, state_column, desc));
-    result.rows[result.count++] = {DatumGetInt32(pg::not_null(tuple, segment_column, desc)),
-                                   DatumGetInt32(pg::not_null(tuple, generation_column, desc)),
-                                   DatumGetInt32(pg::not_null(tuple, lanes_column, desc)), state_of(state)};
-    pfree(state);
+    result.rows[result.count++] = row_of(tuple, desc);
   }
   systable_endscan(scan);
   table_close(relation, AccessShareLock);
   qsort(result.rows, result.count, sizeof(Row), by_number);
   return result;
+}
+
+bool read_newest(Snapshot snapshot, Row* newest) {
+  Oid oid = pg::relation_oid("_segment");
+  Relation relation = OidIsValid(oid) ? pg::try_open(oid, AccessShareLock) : nullptr;
+  if (!relation) return false;
+  Relation index = index_open(pg::primary_key_index(relation), AccessShareLock);
+  SysScanDesc scan = systable_beginscan_ordered(relation, index, snapshot, 0, nullptr);
+  HeapTuple tuple = systable_getnext_ordered(scan, BackwardScanDirection);
+  const bool found = HeapTupleIsValid(tuple);
+  if (found) *newest = row_of(tuple, RelationGetDescr(relation));
+  systable_endscan_ordered(scan);
+  index_close(index, AccessShareLock);
+  table_close(relation, AccessShareLock);
+  return found;
 }
 
 bool read_open(Row* open) {

@@ -20,6 +20,8 @@ struct Rows {
   int count;
 };
 Rows read_all(Snapshot snapshot);
+// The one with the largest number: one step in an index.
+bool read_newest(Snapshot snapshot, Row* newest);
 bool read_open(Row* open);
 
 // Opens the next segment in this transaction; lanes 0: as many as before.

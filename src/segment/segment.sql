@@ -167,7 +167,7 @@ $$;
 COMMENT ON FUNCTION outbox._open_segment(integer) IS 'opens the next segment and rolls the one that is open';
 
 CREATE FUNCTION outbox.roll() RETURNS integer
-LANGUAGE sql VOLATILE
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS 'SELECT outbox._open_segment()';
 COMMENT ON FUNCTION outbox.roll() IS 'closes the open segment, opens the next one and returns its number; nobody waits for it. Error 55P03 if another session is rolling';
 

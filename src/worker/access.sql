@@ -18,7 +18,7 @@ $$;
 COMMENT ON FUNCTION outbox._unpublished() IS 'messages that are pending or dead';
 
 CREATE FUNCTION outbox._producer_rights() RETURNS text[]
-LANGUAGE sql IMMUTABLE AS $$
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT ARRAY[
     'USAGE ON SCHEMA outbox',
     'EXECUTE ON FUNCTION outbox.enqueue(text, text, text, jsonb, timestamptz, text)',
@@ -32,7 +32,7 @@ $$;
 COMMENT ON FUNCTION outbox._producer_rights() IS 'what outbox.grant_producer() grants';
 
 CREATE FUNCTION outbox._monitor_rights() RETURNS text[]
-LANGUAGE sql IMMUTABLE AS $$
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT ARRAY[
     'USAGE ON SCHEMA outbox',
     'SELECT ON TABLE outbox.lanes', 'SELECT ON TABLE outbox.workers', 'SELECT ON TABLE outbox.segments',
@@ -42,7 +42,7 @@ $$;
 COMMENT ON FUNCTION outbox._monitor_rights() IS 'what pg_monitor may read';
 
 CREATE FUNCTION outbox._operator_rights() RETURNS text[]
-LANGUAGE sql IMMUTABLE AS $$
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT outbox._monitor_rights() || ARRAY[
     'SELECT ON TABLE outbox.messages', 'SELECT ON TABLE outbox.dead_letters', 'SELECT ON TABLE outbox._located_message',
     'EXECUTE ON FUNCTION outbox._text(bytea)',
@@ -105,16 +105,16 @@ $$;
 COMMENT ON FUNCTION outbox._revoke(text[], regrole) IS 'revokes rights, except those that the role has through another grant';
 
 CREATE FUNCTION outbox.grant_producer(role regrole) RETURNS void
-LANGUAGE sql VOLATILE AS 'SELECT outbox._change_rights(outbox._producer_rights(), $1, true)';
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS 'SELECT outbox._change_rights(outbox._producer_rights(), $1, true)';
 COMMENT ON FUNCTION outbox.grant_producer(regrole) IS 'lets a role enqueue messages, and nothing else';
 CREATE FUNCTION outbox.revoke_producer(role regrole) RETURNS void
-LANGUAGE sql VOLATILE AS 'SELECT outbox._revoke(outbox._producer_rights(), $1)';
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS 'SELECT outbox._revoke(outbox._producer_rights(), $1)';
 COMMENT ON FUNCTION outbox.revoke_producer(regrole) IS 'takes back what outbox.grant_producer() granted';
 CREATE FUNCTION outbox.grant_operator(role regrole) RETURNS void
-LANGUAGE sql VOLATILE AS 'SELECT outbox._change_rights(outbox._operator_rights(), $1, true)';
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS 'SELECT outbox._change_rights(outbox._operator_rights(), $1, true)';
 COMMENT ON FUNCTION outbox.grant_operator(regrole) IS 'lets a role read messages, errors and dead letters, and pause, resume, roll, drain, adopt and resend';
 CREATE FUNCTION outbox.revoke_operator(role regrole) RETURNS void
-LANGUAGE sql VOLATILE AS 'SELECT outbox._revoke(outbox._operator_rights(), $1)';
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS 'SELECT outbox._revoke(outbox._operator_rights(), $1)';
 COMMENT ON FUNCTION outbox.revoke_operator(regrole) IS 'takes back what outbox.grant_operator() granted';
 
 -- Not only PUBLIC: default privileges of the owner may have given rights to anybody.

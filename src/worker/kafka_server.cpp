@@ -144,7 +144,9 @@ void report(const Verdict& verdict) {
   const int sqlstate = sqlstate_of(verdict.kind);
   const char* message = verdict.message.c_str();
   const char* hint = verdict.hint.c_str();
-  pg::call([=] { ereport(level, (errcode(sqlstate), errmsg("%s", message), hint[0] ? errhint("%s", hint) : 0)); });
+  pg::call([=] {
+    ereport(level, (errcode(sqlstate), errmsg("%s", message), hint[0] ? errhint("%s", hint) : 0, errhidestmt(true)));
+  });
 }
 
 Datum kafka_options(PG_FUNCTION_ARGS) {

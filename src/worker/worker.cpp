@@ -183,7 +183,7 @@ void Worker::look() {
   }
   const bool holds = situation_.state == WorkerState::running || situation_.state == WorkerState::paused;
   if (found.extension && holds) {
-    look_at_segments();
+    look_at_segments(pg::call([] { return GetActiveSnapshot(); }));
     claim_lanes();
     server = read_kafka_server(settings::server);
   }
@@ -195,18 +195,19 @@ void Worker::look() {
   want_read_ = true;
 }
 
-void Worker::look_at_segments() {
+void Worker::look_at_segments(Snapshot snapshot) {
   struct Found {
     segment::Rows rows;
     Oid* tables;
   };
-  const Found found = pg::call([] {
-    Found result{segment::read_all(GetActiveSnapshot()), nullptr};
+  const Found found = pg::call([snapshot] {
+    Found result{segment::read_all(snapshot), nullptr};
     result.tables = static_cast<Oid*>(palloc(sizeof(Oid) * (result.rows.count + 1)));
     for (int i = 0; i < result.rows.count; i++)
       result.tables[i] = pg::leaf_oid("_message", result.rows.rows[i].segment);
     return result;
   });
+  newest_segment_ = found.rows.count > 0 ? found.rows.rows[found.rows.count - 1].segment : 0;
   leaves_.clear();
   rolled_segments_ = false;
   for (int i = 0; i < found.rows.count; i++) {
@@ -334,6 +335,12 @@ void Worker::read_lanes() {
     AcceptInvalidationMessages();
     return RegisterSnapshot(GetLatestSnapshot());
   });
+  if (!know_all_segments(snapshot)) {
+    transaction.commit();
+    control_changed = true;
+    SetLatch(MyLatch);
+    return;
+  }
   const claim::TransactionSnapshot now = claim::from_server(snapshot);
   const bool count_only = !situation_.may_publish();
   const claim::Budget budget = count_only ? claim::Budget{0, 0} : claim::Budget{};
@@ -358,6 +365,23 @@ void Worker::read_lanes() {
     active_ = true;
   }
   if (read.empty()) ConditionVariableBroadcast(&database_->moved);
+}
+
+// A roll is visible to the snapshot before its invalidation reaches us. A segment that we do not know would be stepped
+// over, and its messages with it; so the segments are those that the window's own snapshot shows. False: adopted meanwhile.
+bool Worker::know_all_segments(Snapshot snapshot) {
+  struct Found {
+    segment::Row newest;
+    bool any;
+  };
+  const Found found = pg::call([snapshot] {
+    Found result{};
+    result.any = segment::read_newest(snapshot, &result.newest);
+    return result;
+  });
+  if (found.any && found.newest.generation != generation_) return false;
+  if (found.any && found.newest.segment != newest_segment_) look_at_segments(snapshot);
+  return true;
 }
 
 void Worker::submit() {

@@ -48,7 +48,8 @@ class Worker {
 
  private:
   void look();
-  void look_at_segments();
+  void look_at_segments(Snapshot snapshot);
+  bool know_all_segments(Snapshot snapshot);
   void claim_lanes();
   void configure(KafkaServer server);
   void serve_segment_request();
@@ -81,6 +82,7 @@ class Worker {
   Oid extension_ = InvalidOid;
   std::int32_t generation_ = 0;
   std::vector<claim::Leaf> leaves_;
+  std::int32_t newest_segment_ = 0;
   bool rolled_segments_ = false;
   bool active_ = false;  // something was read since the last upkeep
   segment::Upkeep upkeep_;

@@ -14,7 +14,7 @@ def roll(cluster, dbname="postgres"):
 
 
 def states(cluster, dbname="postgres"):
-    return dict(cluster.sql("SELECT segment, state FROM outbox.segments", dbname=dbname))
+    return dict(cluster.sql("SELECT segment, state FROM outbox.segments ORDER BY segment", dbname=dbname))
 
 
 def wait_drained(cluster, dbname="postgres", but_open=1):

@@ -50,8 +50,13 @@ class RealKafka(Resource, Readable):
     # ---- the process
 
     def _java(self, heap):
-        log = f"-Dlog4j2.configurationFile={kafka_jars.LOG_CONFIG}"
-        return ["java", "-Xms64m", f"-Xmx{heap}", "-XX:+UseSerialGC", log, "-cp", f"{self._jars}/*"]
+        options = [
+            *("-Xms64m", f"-Xmx{heap}", "-XX:+UseSerialGC"),
+            # a killed broker leaves its files in its own folder
+            *("-XX:-UsePerfData", f"-Djava.io.tmpdir={self.folder}"),
+            f"-Dlog4j2.configurationFile={kafka_jars.LOG_CONFIG}",
+        ]
+        return ["java", *options, "-cp", f"{self._jars}/*"]
 
     def tool(self, name, *args):
         """Run a class of Kafka's own tools (org.apache.kafka.tools.AclCommand); about 2 s. Returns its output."""

@@ -1,0 +1,182 @@
+"""A broker that is away costs time and nothing else: no message, no order, no dead letter, no open transaction."""
+
+import threading
+import time
+
+import psycopg
+import pytest
+from harness import install_outbox, seeded, size, wait_until
+from harness.load import Load, assert_nothing_is_left, check, drain
+
+SAMPLE = """
+SELECT backend_xid, backend_xmin, extract(epoch FROM clock_timestamp() - xact_start)::float8
+FROM pg_stat_activity WHERE backend_type = 'outbox worker' AND datname = current_database()
+"""
+
+
+class Samples:
+    """Looks at the worker's transaction and at `pending` all the time, within `with`.
+
+    While commits come the worker reads them, in transactions of milliseconds that a sample may meet; one that waits for
+    Kafka would be met in every sample, and grow old.
+    """
+
+    def __init__(self, cluster, dbname="postgres"):
+        self.cluster, self.dbname = cluster, dbname
+        self.all, self.longest, self.pending, self.error = [], 0.0, [], None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self):
+        try:
+            with psycopg.connect(
+                host=self.cluster.host, port=self.cluster.port, dbname=self.dbname, user="postgres", autocommit=True
+            ) as c:
+                while not self._stop.wait(0.01):
+                    for xid, xmin, age in c.execute(SAMPLE).fetchall():
+                        self.all.append((xid, xmin, age) != (None, None, None))
+                        self.longest = max(self.longest, age or 0)
+                    self.pending.append(c.execute("SELECT sum(pending) FROM outbox.lanes").fetchone()[0])
+        except psycopg.Error as error:
+            self.error = error
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join(10)
+
+    def assert_no_transaction_waited(self, busy=0.5):
+        """busy: the share of the samples in which the worker may have been seen in a transaction."""
+        assert self.error is None, self.error
+        assert len(self.all) > 50, "the worker was hardly seen"
+        assert self.longest < 1, f"a transaction of {self.longest} s"
+        assert sum(self.all) / len(self.all) < busy, f"in a transaction in {sum(self.all)} of {len(self.all)} samples"
+
+
+def worker_state(cluster):
+    return cluster.sql("SELECT state, reason FROM outbox.workers")[0]
+
+
+def wait_backing_off(cluster, timeout=20):
+    wait_until(lambda: worker_state(cluster)[0] == "backing_off", timeout, lambda: f"backing off: {worker_state(cluster)}")
+    reason = worker_state(cluster)[1]
+    assert reason, "backing off without a reason"
+    return reason
+
+
+def wait_recovered(cluster, seconds):
+    """Everything is published within so many seconds from now."""
+    started = time.monotonic()
+    drain(cluster, seconds=60)
+    took = time.monotonic() - started
+    assert took < seconds, f"{took} s until the backlog was published"
+    wait_until(lambda: worker_state(cluster)[0] in ("idle", "running"), 5, lambda: f"fine again: {worker_state(cluster)}")
+
+
+def check_topic(kafka, topic, *loads):
+    with kafka.reader(topic) as reader:
+        records = reader.read_all()
+        for load in loads:
+            check(load, [r for r in records if r.key.decode() in load.keys])
+        assert len(records) == sum(len(load.events()) for load in loads)
+        reader.assert_nothing_more()
+
+
+@pytest.fixture
+def topic(own_kafka):
+    return own_kafka.create_topic("t", partitions=3)
+
+
+def test_a_broker_that_is_down_at_the_start_holds_back_messages_and_no_transaction(cluster, own_kafka, topic):
+    own_kafka.stop()
+    install_outbox(cluster, own_kafka)
+    with Load(cluster, topic, name="first") as first:
+        first.wait_for_more(50)
+    assert "down" in wait_backing_off(cluster)
+    with Samples(cluster) as samples:
+        wait_until(lambda: len(samples.all) > 150, 30, "samples while nothing is committed")
+    samples.assert_no_transaction_waited(busy=0.05)
+    committed = len(first.events())
+    assert set(samples.pending) == {committed}
+    # a server that starts while the broker is away
+    cluster.restart()
+    with Load(cluster, topic, name="second") as second:
+        second.wait_for_more(50)
+    wait_backing_off(cluster)
+    own_kafka.start()
+    wait_recovered(cluster, 10)
+    check_topic(own_kafka, topic, first, second)
+    assert_nothing_is_left(cluster)
+
+
+def test_a_broker_that_is_killed_under_load_loses_nothing_and_keeps_the_order(cluster, own_kafka, topic):
+    install_outbox(cluster, own_kafka)
+    rng = seeded("broker kills")
+    with Samples(cluster) as samples, Load(cluster, topic) as load:
+        for _ in range(size(2, 10)):
+            load.wait_for_more(rng.randrange(20, 100))
+            own_kafka.kill()
+            load.wait_for_more(50)
+            wait_backing_off(cluster)
+            assert cluster.value("SELECT last_error FROM outbox.lanes")
+            load.run_for(rng.random() * 3)
+            own_kafka.start()
+            wait_until(lambda: worker_state(cluster)[0] in ("idle", "running"), 10, "publishes again under load")
+    samples.assert_no_transaction_waited()
+    wait_recovered(cluster, 10)
+    check_topic(own_kafka, topic, load)
+    assert_nothing_is_left(cluster)
+
+
+def test_a_broker_that_hangs_holds_back_messages_and_no_transaction(cluster, own_kafka, topic):
+    install_outbox(cluster, own_kafka)
+    with Load(cluster, topic) as load:
+        load.wait_for_more(50)
+        own_kafka.pause()
+        load.wait_for_more(50)
+    wait_backing_off(cluster)
+    with Samples(cluster) as samples:
+        wait_until(lambda: len(samples.all) > size(150, 2000), 60, "samples while nothing is committed")
+    samples.assert_no_transaction_waited(busy=0.05)
+    assert 0 not in samples.pending and None not in samples.pending
+    own_kafka.resume()
+    wait_recovered(cluster, 15)
+    check_topic(own_kafka, topic, load)
+    assert_nothing_is_left(cluster)
+
+
+@pytest.mark.parametrize("away", ["stop", "pause"])
+def test_a_fast_shutdown_takes_less_than_5_s_while_the_broker_is_away(cluster, own_kafka, topic, away):
+    install_outbox(cluster, own_kafka)
+    with Load(cluster, topic) as load:
+        load.wait_for_more(30)
+        getattr(own_kafka, away)()
+        load.wait_for_more(100)
+    for _ in range(2):  # with messages on their way, and just after the start
+        cluster.stop("fast", timeout=5)
+        cluster.start()
+        cluster.wait_worker()
+    wait_backing_off(cluster)
+    own_kafka.start() if away == "stop" else own_kafka.resume()
+    wait_recovered(cluster, 15)
+    with own_kafka.reader(topic) as reader:
+        # what a hanging broker had in its socket when the server stopped is written when it goes on
+        check(load, reader.read_all(), repeats=away == "pause")
+    assert_nothing_is_left(cluster)
+
+
+def test_attempts_are_not_used_up_by_an_outage(cluster, own_kafka, topic):
+    install_outbox(cluster, own_kafka)
+    cluster.sql("SELECT outbox.enqueue(%s, 'x', 'k')", [topic])
+    drain(cluster)
+    for _ in range(size(2, 20)):
+        own_kafka.stop()
+        cluster.sql("SELECT outbox.enqueue(%s, 'x', 'k')", [topic])
+        wait_backing_off(cluster)
+        assert cluster.value("SELECT failures FROM outbox.lanes") == 0
+        own_kafka.start()
+        wait_recovered(cluster, 10)
+    assert_nothing_is_left(cluster)

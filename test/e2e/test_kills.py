@@ -1,0 +1,96 @@
+"""Worker, broker and server die at random points under load: nothing is missing, and repeats carry the same id."""
+
+import os
+import signal
+import time
+
+import psycopg
+from harness import install_outbox, seeded, size
+from harness.load import Load, assert_nothing_is_left, check, drain
+
+
+def wait_worker_back(cluster, gone):
+    """A worker other than `gone` is there within 5 s, counted from when the server answers again."""
+    answers_since = time.monotonic()
+    found = []
+    while not found:
+        try:
+            found = [pid for pid in cluster.worker_pids() if pid != gone]
+        except psycopg.OperationalError:  # it has only now noticed, or is recovering
+            answers_since = time.monotonic()
+        assert time.monotonic() - answers_since < 5, "no worker is back within 5 s"
+        time.sleep(0.02)
+
+
+def terminate_worker(cluster, kafka):
+    pid = cluster.wait_worker()
+    os.kill(pid, signal.SIGTERM)
+    wait_worker_back(cluster, pid)
+
+
+def kill_worker(cluster, kafka):
+    pid = cluster.wait_worker()
+    cluster.kill9(pid)
+    wait_worker_back(cluster, pid)
+    cluster.wait_ready()
+
+
+def kill_broker(cluster, kafka):
+    kafka.kill()
+    kafka.start()
+
+
+def kill_postmaster(cluster, kafka):
+    cluster.kill9()
+    cluster.start()
+    wait_worker_back(cluster, None)
+
+
+def stop_immediately(cluster, kafka):
+    cluster.crash()
+    cluster.start()
+    wait_worker_back(cluster, None)
+
+
+KILLS = [terminate_worker, kill_worker, kill_broker, kill_postmaster, stop_immediately]
+
+
+def plan(rng, count):
+    """Each kind about equally often, in random order."""
+    kinds = [KILLS[i % len(KILLS)] for i in range(count)]
+    rng.shuffle(kinds)
+    return kinds
+
+
+def test_nothing_is_missing_after_kills_at_random_points_under_load(cluster, own_kafka):
+    topic = own_kafka.create_topic("t", partitions=3)
+    install_outbox(cluster, own_kafka)
+    rng = seeded("kills")
+    with Load(cluster, topic, pause_s=0.02, asynchronous=0.3, through_crashes=True) as load:
+        for kill in plan(rng, size(12, 50)):
+            load.wait_for_more(rng.randrange(5, 120))
+            load.run_for(rng.random() * 0.3)
+            kill(cluster, own_kafka)
+    drain(cluster)
+    with own_kafka.reader(topic) as reader:
+        records = reader.read_all()
+        repeated = check(load, records, repeats=True)
+        reader.assert_nothing_more()
+    assert_nothing_is_left(cluster)
+    print(load.counts, len(records), "records, repeated:", repeated)
+
+
+def test_a_worker_that_is_terminated_again_and_again_is_back_within_5_s_and_repeats_nothing(cluster, kafka, unique):
+    topic = kafka.create_topic(unique, partitions=3)
+    install_outbox(cluster, kafka)
+    rng = seeded("terminations")
+    with Load(cluster, topic, pause_s=0.02) as load:
+        for _ in range(size(5, 30)):
+            load.wait_for_more(rng.randrange(5, 50))
+            terminate_worker(cluster, kafka)
+    drain(cluster)
+    with kafka.reader(topic) as reader:
+        # told to end, it writes down what Kafka has acknowledged and waits for what is on its way
+        check(load, reader.read_all(), repeats=True)
+        reader.assert_nothing_more()
+    assert_nothing_is_left(cluster)
