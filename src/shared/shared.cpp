@@ -55,7 +55,7 @@ void initialize_database(Database* database) {
   for (int i = 0; i < settings::max_workers_per_database; i++) {
     Worker* worker = worker_at(database, i);
     pg_atomic_init_u32(&worker->pid, 0);
-    pg_atomic_init_u32(&worker->started, 0);
+    pg_atomic_init_u32(&worker->healthy, 0);
   }
   for (int i = 0; i < settings::max_lanes; i++) {
     Lane* lane = lane_at(database, i);

@@ -59,9 +59,8 @@ bool is_running(BackgroundWorkerHandle* handle) {
 struct Child {
   Oid database = InvalidOid;
   BackgroundWorkerHandle* handle = nullptr;
-  TimestampTz started_at = 0;
   TimestampTz next_start = 0;
-  long pause_ms = first_pause_ms;
+  long pause_ms = 0;
   bool warned = false;
 };
 
@@ -189,7 +188,6 @@ class Launcher {
     if (!OidIsValid(oid) || pg_atomic_read_u32(&database->evictions) != 0 || now < child.next_start) return;
     const Start start{"outbox_worker_main", "outbox worker", oid, index};
     if (pg::call([&] { return in_top_context(start, &child.handle); })) {
-      child.started_at = now;
       child.warned = false;
       return;
     }
@@ -202,14 +200,15 @@ class Launcher {
     });
   }
 
-  // A worker that ends soon after its start is started again later and later.
+  // A worker that ends before it has done anything is started again later and later; one that was terminated, at once.
   static void ended(Child& child, shared::Database* database, TimestampTz now) {
     pfree(child.handle);
     child.handle = nullptr;
-    const bool short_life = TimestampDifferenceMilliseconds(child.started_at, now) < 10'000;
-    child.pause_ms = short_life ? std::min(child.pause_ms * 2, longest_pause_ms) : first_pause_ms;
-    // The first restarts come at once: a worker that was terminated by hand is back within seconds.
-    child.next_start = child.pause_ms <= 4 * first_pause_ms ? now : TimestampTzPlusMilliseconds(now, child.pause_ms);
+    if (pg_atomic_exchange_u32(&shared::worker_at(database, 0)->healthy, 0) != 0)
+      child.pause_ms = 0;
+    else
+      child.pause_ms = std::clamp(child.pause_ms * 2, first_pause_ms, longest_pause_ms);
+    child.next_start = TimestampTzPlusMilliseconds(now, child.pause_ms);
     if (pg_atomic_read_u32(&database->oid) != child.database) return;
     pg::call([database] {
       shared::set_worker_state(shared::worker_at(database, 0), shared::WorkerState::not_running,

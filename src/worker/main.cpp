@@ -133,6 +133,7 @@ void run(Worker& worker) {
       });
       reload();
       if (!worker.turn(woken)) return;
+      pg_atomic_write_u32(&my_slot->healthy, 1);
       pgstat_report_stat(false);
       woken = wait(worker);
     } catch (const pg::ErrorInFlight&) {
@@ -163,6 +164,7 @@ void outbox_worker_main(Datum argument) {
     proc_exit(1);
   } catch (const std::exception& e) {
     elog(LOG, "outbox worker ends: %s", e.what());
+    pg_atomic_write_u32(&worker::my_slot->healthy, 0);
     proc_exit(1);
   }
   // DROP EXTENSION
