@@ -53,6 +53,11 @@ struct Reader {
            DatumGetUInt64(values[Column::xid - 1]) == candidate.xid && DatumGetInt32(values[Column::lane - 1]) == lane;
   }
 
+  bool is_there(const Candidate& candidate) {
+    ItemPointerData tid = candidate.tid;
+    return table_tuple_fetch_row_version(table, &tid, snapshot, slot) && is_candidate(candidate);
+  }
+
   std::optional<std::string_view> bytes(Column column) {
     if (slot->tts_isnull[column - 1]) return std::nullopt;
     bytea* value = DatumGetByteaPP(slot->tts_values[column - 1]);
@@ -145,9 +150,8 @@ struct Reader {
         result.rewritten = true;
         break;
       }
-      ItemPointerData tid = candidate.tid;
       MemoryContext before = MemoryContextSwitchTo(scratch);
-      if (table_tuple_fetch_row_version(table, &tid, snapshot, slot) && is_candidate(candidate)) add();
+      if (is_there(candidate)) add();
       MemoryContextSwitchTo(before);
       MemoryContextReset(scratch);
       ExecClearTuple(slot);
@@ -173,6 +177,27 @@ Fetched fetch(std::span<const Candidate> candidates, const std::vector<Leaf>& le
     batch.records[i].headers = all.subspan(batch.header_begin[i], end - batch.header_begin[i]);
   }
   return result;
+}
+
+bool keep_visible(std::vector<Candidate>& candidates, const std::vector<Leaf>& leaves, Snapshot snapshot, int32 lane) {
+  Batch none;
+  Reader reader{leaves, snapshot, lane, 0, none};
+  std::size_t kept = 0;
+  bool rewritten = false;
+  std::vector<Candidate> list = candidates;
+  pg::call([&] {
+    for (std::size_t i = 0; i < list.size() && !rewritten; i++) {
+      if (i % 1024 == 0) CHECK_FOR_INTERRUPTS();
+      const Candidate candidate = list[i];
+      rewritten = !reader.open(candidate.leaf);
+      if (!rewritten && reader.is_there(candidate)) list[kept++] = candidate;
+    }
+    reader.close();
+  });
+  if (rewritten) return false;
+  list.resize(kept);
+  candidates = std::move(list);
+  return true;
 }
 
 }  // namespace outbox::claim

@@ -18,4 +18,8 @@ struct Fetched {
 Fetched fetch(std::span<const Candidate> candidates, const std::vector<Leaf>& leaves, Snapshot snapshot, int32 lane,
               std::uint32_t window, const Budget& budget, Batch& batch);
 
+// Leaves out the candidates whose row is not visible or not theirs: savepoints that were rolled back. For an exact count
+// of what is not read yet. False: a leaf was rewritten, and nothing is changed.
+bool keep_visible(std::vector<Candidate>& candidates, const std::vector<Leaf>& leaves, Snapshot snapshot, int32 lane);
+
 }  // namespace outbox::claim

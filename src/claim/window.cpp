@@ -56,6 +56,20 @@ struct IndexWalk {
   const TransactionSnapshot& upto;
   Smallest& sink;
 
+  std::uint64_t asked = 0;  // the xid that `aborted` is about
+  bool aborted = false;
+
+  // Rows of aborted transactions stay in the index until a vacuum. Where the commit log is truncated, they are gone.
+  bool is_aborted(std::uint64_t xid) {
+    if (xid == asked) return aborted;
+    asked = xid;
+    const TransactionId short_xid = XidFromFullTransactionId(FullTransactionIdFromU64(xid));
+    LWLockAcquire(XactTruncationLock, LW_SHARED);
+    aborted = !TransactionIdPrecedes(short_xid, pg::oldest_clog_xid()) && !TransactionIdDidCommit(short_xid);
+    LWLockRelease(XactTruncationLock);
+    return aborted;
+  }
+
   void position(std::uint64_t low, std::uint64_t high) {
     ScanKeyData keys[3];
     ScanKeyInit(&keys[0], lane_column, BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(lane));
@@ -76,7 +90,8 @@ struct IndexWalk {
         position(xid + 1, high);
         continue;
       }
-      sink.add(xid, DatumGetInt64(index_getattr(scan->xs_itup, id_column, scan->xs_itupdesc, &null)), *tid, leaf);
+      if (!is_aborted(xid))
+        sink.add(xid, DatumGetInt64(index_getattr(scan->xs_itup, id_column, scan->xs_itupdesc, &null)), *tid, leaf);
       if (++since_check >= 10'000) {
         since_check = 0;
         CHECK_FOR_INTERRUPTS();

@@ -89,13 +89,19 @@ std::unique_ptr<claim::Batch> Lane::read_window(Window& window, const Moment& mo
   return batch->records.empty() ? nullptr : std::move(batch);
 }
 
-// While paused: the first message of the window, read only for its time.
-std::int64_t Lane::look_at_oldest(const Moment& moment) const {
-  const Window& window = windows_.back();
+// While paused: what is counted must be there, and the first message tells the age.
+void Lane::look_at_unread(const Moment& moment) {
+  Window& window = windows_.back();
+  const std::size_t before = window.list.size();
+  if (window.next == 0 && claim::keep_visible(window.list, window.leaves, moment.snapshot, number_)) {
+    const std::size_t fewer = before - window.list.size();
+    window.unread -= fewer;
+    subtract(counters_->unacknowledged, fewer);
+  }
   claim::Batch batch;
   (void)claim::fetch(std::span(window.list).subspan(window.next), window.leaves, moment.snapshot, number_,
                      window.number, claim::Budget{1, 1}, batch);
-  return batch.origins.empty() ? 0 : batch.origins.front().enqueued_at;
+  oldest_unread_ = batch.origins.empty() ? 0 : batch.origins.front().enqueued_at;
 }
 
 std::unique_ptr<claim::Batch> Lane::read(const Moment& moment, const claim::Budget& budget) {
@@ -105,8 +111,9 @@ std::unique_ptr<claim::Batch> Lane::read(const Moment& moment, const claim::Budg
   }
   std::unique_ptr<claim::Batch> batch;
   while (!batch && budget.messages > 0 && has_unread()) batch = read_window(windows_.back(), moment, budget);
+  oldest_unread_ = 0;
+  if (budget.messages == 0 && has_unread()) look_at_unread(moment);
   if (!batch) close_finished_windows();
-  oldest_unread_ = budget.messages == 0 && has_unread() ? look_at_oldest(moment) : 0;
   if (!batch) show_oldest();
   return batch;
 }

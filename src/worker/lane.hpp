@@ -86,7 +86,7 @@ class Lane {
   void settle(const publish::Record& record, const claim::Origin& origin);
   void close_finished_windows();
   void show_oldest();
-  [[nodiscard]] std::int64_t look_at_oldest(const Moment& moment) const;
+  void look_at_unread(const Moment& moment);
 
   std::int32_t number_;
   shared::Lane* counters_;

@@ -155,7 +155,7 @@ def test_the_worker_comes_back_after_a_statement_that_fails(statement, server, w
 
 
 @pytest.mark.parametrize("statement", [
-    "DROP DATABASE {0}", "ALTER DATABASE {0} RENAME TO {0}_2", "CREATE DATABASE {0}_2 TEMPLATE {0}",
+    "DROP DATABASE {0}", "CREATE DATABASE {0}_2 TEMPLATE {0}",  # PostgreSQL waits 5 s before it gives up
 ])
 def test_the_worker_comes_back_when_another_session_keeps_the_database_busy(statement, server, with_outbox):
     with server.connect(with_outbox) as c:
@@ -321,7 +321,7 @@ def test_a_property_that_this_librdkafka_does_not_know_leaves_the_worker_unconfi
     with server.connect(with_outbox, autocommit=True) as c:
         c.add_notice_handler(notices.append)
         c.execute("ALTER SERVER kafka OPTIONS (ADD \"no.such.property\" '1')")
-    assert [n.severity_nonlocalized for n in notices] == ["WARNING"]
+    assert [n.severity for n in notices] == ["WARNING"]
     assert "no.such.property" in wait_state(server, with_outbox, "unconfigured")
     message_id = enqueue(server, with_outbox, with_outbox)
     server.sql("ALTER SERVER kafka OPTIONS (DROP \"no.such.property\")", dbname=with_outbox)
