@@ -97,6 +97,26 @@ CREATE EXTENSION outbox;
 SELECT outbox.enqueue('orders', 'new life') IS NOT NULL AS enqueued;
 SELECT payload, state FROM outbox.messages;
 DROP EXTENSION outbox;
+
+-- A drop that is rolled back changes nothing.
+BEGIN;
+SET LOCAL outbox.allow_data_loss = on;
+DROP EXTENSION outbox;
+ROLLBACK;
+SELECT outbox.enqueue('orders', 'still alive') IS NOT NULL AS enqueued;
+SELECT payload, state FROM outbox.messages ORDER BY payload;
 SET outbox.allow_data_loss = on;
+DROP EXTENSION outbox;
+
+-- The first segment goes with the savepoint that made it, and is made again.
+BEGIN;
+CREATE EXTENSION outbox;
+SAVEPOINT a;
+SELECT outbox.enqueue('orders', 'rolled back') IS NOT NULL AS enqueued;
+ROLLBACK TO a;
+SELECT outbox.enqueue('orders', 'kept') IS NOT NULL AS enqueued;
+COMMIT;
+SELECT payload, state FROM outbox.messages;
+SELECT segment, state FROM outbox.segments;
 DROP EXTENSION outbox;
 DROP ROLE regress_outbox_nobody;

@@ -133,6 +133,14 @@ inline IndexScanDesc begin_index_scan(Relation heap, Relation index, Snapshot sn
 #endif
 }
 
+inline bool owns_database(Oid database, Oid role) {
+#if PG_VERSION_NUM >= 160000
+  return object_ownercheck(DatabaseRelationId, database, role);
+#else
+  return pg_database_ownercheck(database, role);
+#endif
+}
+
 inline Oid primary_key_index(Relation relation) {
 #if PG_VERSION_NUM >= 180000
   return RelationGetPrimaryKeyIndex(relation, false);

@@ -48,8 +48,8 @@ enum class WorkerState : uint32_t {
 const char* state_name(WorkerState state);
 
 struct Worker {
-  pg_atomic_uint32 pid;  // 0: nobody
-  Latch* latch;          // of a PGPROC, which outlives the process; under Shared::lock for writing
+  pg_atomic_uint32 pid;      // 0: nobody
+  Latch* latch;              // of a PGPROC, which outlives the process; under Shared::lock for writing
   pg_atomic_uint32 healthy;  // it has done a whole turn: its end is no failure to start
   // Under Shared::lock.
   WorkerState state;
@@ -73,6 +73,7 @@ struct Shared {
   Latch* launcher;
   pg_atomic_uint32 launcher_pid;
   pg_atomic_uint32 databases_changed;  // the launcher shall read pg_database again
+  pg_atomic_uint32 claims_refused;     // a database found no slot: to be asked again when one is free
   int databases;
   int workers_each;
   int lanes_each;

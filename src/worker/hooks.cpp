@@ -71,6 +71,31 @@ bool touches_databases(Node* statement) {
   return IsA(statement, CreatedbStmt) || IsA(statement, AlterDatabaseStmt) || wanted_alone(statement);
 }
 
+bool may_create_databases() {
+  if (superuser()) return true;
+  HeapTuple role = SearchSysCache1(AUTHOID, ObjectIdGetDatum(GetUserId()));
+  if (!HeapTupleIsValid(role)) return false;
+  const bool may = reinterpret_cast<Form_pg_authid>(GETSTRUCT(role))->rolcreatedb;
+  ReleaseSysCache(role);
+  return may;
+}
+
+bool is_template(Oid database) {
+  HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
+  if (!HeapTupleIsValid(tuple)) return false;
+  const bool answer = reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple))->datistemplate;
+  ReleaseSysCache(tuple);
+  return answer;
+}
+
+// The statement's own checks come after us; nobody may stop the worker with one that will fail.
+bool will_be_allowed(Node* statement, Oid database) {
+  if (!IsA(statement, RenameStmt) && IsTransactionBlock()) return false;
+  const bool owner = pg::owns_database(database, GetUserId());
+  if (IsA(statement, CreatedbStmt)) return may_create_databases() && (owner || is_template(database));
+  return owner;
+}
+
 bool is_drop(Node* statement) { return IsA(statement, DropStmt) || IsA(statement, DropOwnedStmt); }
 
 bool is_commit_prepared(Node* statement) {
@@ -142,11 +167,12 @@ void utility(PlannedStmt* pstmt, const char* text, bool read_only_tree, ProcessU
   const bool creates_extension = IsA(statement, CreateExtensionStmt);
   if (shared::get() && touches_databases(statement)) {
     const char* name = wanted_alone(statement);
-    take_alone(name ? get_database_oid(name, true) : InvalidOid);
+    const Oid oid = name ? get_database_oid(name, true) : InvalidOid;
+    take_alone(OidIsValid(oid) && will_be_allowed(statement, oid) ? oid : InvalidOid);
   }
   // The drop and the worker would lock our tables in different orders. If it is refused, the worker comes back.
   if (shared::get() && OidIsValid(MyDatabaseId) && is_drop(statement) && OidIsValid(pg::extension_oid()) &&
-      segment::drops_extension(statement))
+      segment::drops_extension(statement) && (superuser() || pg::extension_owner(pg::extension_oid()) == GetUserId()))
     take_alone(MyDatabaseId);
   run(pstmt, text, read_only_tree, context, params, environment, destination, completion);
 

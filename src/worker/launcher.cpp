@@ -97,6 +97,7 @@ class Launcher {
     };
     const Found found = pg::call([] {
       Found result{nullptr, 0};
+      SetCurrentStatementStartTimestamp();
       StartTransactionCommand();
       (void)GetTransactionSnapshot();
       MemoryContext before = MemoryContextSwitchTo(TopMemoryContext);
@@ -182,6 +183,7 @@ class Launcher {
     if (oid != child.database) {
       // A worker gives its slot back when it finds no extension; one created at that very moment is found by a probe.
       std::erase(probed_, child.database);
+      if (pg_atomic_exchange_u32(&shared::get()->claims_refused, 0) != 0) probed_.clear();
       next_scan_ = std::min(next_scan_, now);
       child = Child{.database = oid};
     }

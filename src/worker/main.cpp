@@ -54,7 +54,11 @@ bool enter_slot(Oid database, int index) {
   if (!free) return false;
   on_shmem_exit(leave_slot, 0);
   pg_memory_barrier();
-  return pg_atomic_read_u32(&my_database->evictions) == 0 && pg_atomic_read_u32(&my_database->oid) == database;
+  if (pg_atomic_read_u32(&my_database->evictions) != 0) {
+    pg_atomic_write_u32(&my_slot->healthy, 1);  // sent away, not failed
+    return false;
+  }
+  return pg_atomic_read_u32(&my_database->oid) == database;
 }
 
 void set(const char* name, const char* value) { SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE); }

@@ -14,6 +14,7 @@ void outbox_probe_main(Datum) {
   pqsignal(SIGTERM, die);
   BackgroundWorkerUnblockSignals();
   BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+  SetCurrentStatementStartTimestamp();
   StartTransactionCommand();
   if (OidIsValid(pg::extension_oid()) && !shared::claim(database))
     ereport(WARNING, (errmsg("messages of database %u will not be published", database),

@@ -12,6 +12,7 @@ class Transaction {
   // `snapshot`: also pushes an active snapshot, which SQL needs.
   explicit Transaction(bool snapshot) : snapshot_(snapshot) {
     pg::call([snapshot] {
+      SetCurrentStatementStartTimestamp();  // else xact_start and now() are the start of the process
       StartTransactionCommand();
       if (snapshot) PushActiveSnapshot(GetTransactionSnapshot());
     });

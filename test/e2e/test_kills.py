@@ -80,7 +80,7 @@ def test_nothing_is_missing_after_kills_at_random_points_under_load(cluster, own
     print(load.counts, len(records), "records, repeated:", repeated)
 
 
-def test_a_worker_that_is_terminated_again_and_again_is_back_within_5_s_and_repeats_nothing(cluster, kafka, unique):
+def test_a_worker_that_is_terminated_again_and_again_is_back_within_5_s(cluster, kafka, unique):
     topic = kafka.create_topic(unique, partitions=3)
     install_outbox(cluster, kafka)
     rng = seeded("terminations")
@@ -90,7 +90,6 @@ def test_a_worker_that_is_terminated_again_and_again_is_back_within_5_s_and_repe
             terminate_worker(cluster, kafka)
     drain(cluster)
     with kafka.reader(topic) as reader:
-        # told to end, it writes down what Kafka has acknowledged and waits for what is on its way
         check(load, reader.read_all(), repeats=True)
         reader.assert_nothing_more()
     assert_nothing_is_left(cluster)

@@ -181,7 +181,9 @@ def test_a_message_is_dead_again_if_it_fails_again_and_survives_a_crash(make_clu
     cluster.crash()
     cluster.start()
     (dead,) = wait_dead(cluster, "postgres", message_id)
-    assert dead["error_code"] == UNKNOWN_TOPIC
+    assert (dead["error_code"], dead["attempts"]) == (UNKNOWN_TOPIC, 2)
+    assert dead["first_failed_at"] < dead["last_failed_at"]
+    assert state(cluster, "postgres", message_id) == ("dead", None, None)
     kafka.create_topic(unique, partitions=1)
     resend(cluster, "postgres", message_id)
     drain(cluster, "postgres")
