@@ -3,10 +3,6 @@
 #include "pg/error.hpp"
 #include "pg/lookup.hpp"
 
-extern "C" {
-#include "catalog/pg_am.h"
-}
-
 namespace outbox::claim {
 
 namespace {

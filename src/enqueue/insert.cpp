@@ -2,14 +2,6 @@
 #include "enqueue/message.hpp"
 #include "pg/error.hpp"
 
-extern "C" {
-#include "catalog/index.h"
-#include "common/hashfn.h"
-#include "executor/executor.h"
-#include "nodes/execnodes.h"
-#include "port/pg_bswap.h"
-}
-
 namespace outbox::enqueue {
 
 namespace {

@@ -96,7 +96,7 @@ DECLARE
   candidate record;
 BEGIN
   SELECT s.last_value INTO newest_id FROM outbox._message_id s;
-  SELECT ARRAY[d.id] INTO ids FROM outbox._dead_letter d WHERE d.message_id = $1 AND d.resent_at IS NOT NULL;
+  SELECT ARRAY[d.id] INTO ids FROM outbox._dead_letter d WHERE d.message_id = $1;
   IF ids IS NULL THEN
     ids := ARRAY(SELECT low_bits + (n << 32) FROM generate_series(newest_id >> 32, 0, -1) n);
   END IF;

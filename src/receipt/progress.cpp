@@ -5,10 +5,6 @@
 #include "pg/lookup.hpp"
 #include "retry/dead_letter.hpp"
 
-extern "C" {
-#include "catalog/pg_am.h"
-}
-
 namespace outbox::receipt {
 
 namespace {

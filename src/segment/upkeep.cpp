@@ -8,10 +8,6 @@
 #include "receipt/state.hpp"
 #include "segment/segment.hpp"
 
-extern "C" {
-#include "catalog/pg_am.h"
-}
-
 namespace outbox::segment {
 
 namespace {

@@ -7,10 +7,6 @@
 #include "shared/shared.hpp"
 #include "worker/process.hpp"
 
-extern "C" {
-#include "commands/dbcommands.h"
-}
-
 namespace outbox::worker {
 
 namespace {

@@ -9,11 +9,6 @@
 #include "publish/options.hpp"
 #include "settings.hpp"
 
-extern "C" {
-#include "access/reloptions.h"
-#include "nodes/pg_list.h"
-}
-
 namespace outbox::worker {
 
 namespace {

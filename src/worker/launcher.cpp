@@ -9,7 +9,6 @@
 #include "worker/process.hpp"
 
 extern "C" {
-#include "commands/dbcommands.h"
 PGDLLEXPORT void outbox_launcher_main(Datum argument);
 }
 

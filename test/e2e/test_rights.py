@@ -82,15 +82,13 @@ def test_a_producer_enqueues_in_every_way_and_does_nothing_else(server, db, kafk
 
 
 def everything_forbidden(server, db, role):
-    """Tries to read and change every relation and to call every function of the extension; what went through."""
+    """Tries to read and change every relation and to call the functions of the extension; yields what went through."""
     relations = server.sql(
         "SELECT c.oid::regclass::text, c.relkind::text FROM pg_class c WHERE relnamespace = 'outbox'::regnamespace"
         " AND relkind IN ('r', 'p', 'v', 'S')", dbname=db)
     functions = server.sql(
-        "SELECT p.oid::regprocedure::text, p.proname, pronargs,"
-        " ARRAY(SELECT format('NULL::%s', format_type(t, NULL)) FROM unnest(proargtypes) t)"
-        " FROM pg_proc p WHERE pronamespace = 'outbox'::regnamespace AND proname <> 'enqueue'"
-        " AND prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype)", dbname=db)
+        "SELECT p.oid::regprocedure::text, has_function_privilege(%s, p.oid, 'EXECUTE') FROM pg_proc p"
+        " WHERE pronamespace = 'outbox'::regnamespace AND proname <> 'enqueue'", [role], dbname=db)
     assert len(relations) > 15 and len(functions) > 30
     with server.connect(db, user=role, autocommit=True) as c:
         for name, kind in relations:
@@ -107,11 +105,13 @@ def everything_forbidden(server, db, role):
                     continue
                 if not isinstance(error := attempt(c, statement), Denied):
                     yield f"{statement}: {error}"
-        for signature, name, _, arguments in functions:
-            statement = f"SELECT outbox.{name}({', '.join(arguments)})"
-            if not isinstance(error := attempt(c, statement), Denied):
-                yield f"{signature}: {error}"
+        # asked, not called: PostgreSQL does not check the rights of a strict function that it calls with NULL
+        yield from (f"may call {signature}" for signature, allowed in functions if allowed)
+        calls = ("pause()", "resume()", "roll()", "drain()", "adopt()", "reset_counters()", "version()", "_open_segment()",
+                 "get_message(gen_random_uuid())", "resend(gen_random_uuid())", "wait_published(gen_random_uuid())",
+                 f"grant_operator('{role}')", f"grant_producer('{role}')")
         for statement in (
+            *(f"SELECT outbox.{call}" for call in calls),
             "SELECT payload FROM outbox.messages",
             "INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'x') RETURNING payload",
             "CREATE TABLE outbox.mine (x int)",
