@@ -25,6 +25,11 @@ bool Publisher::Impl::submit_open(Topic& topic, const Record& record) {
     return true;
   }
   if (auto refused = refusal(topic, record)) {
+    if (must_read_limits(topic)) {
+      hold(topic, record);
+      wake();
+      return true;
+    }
     refuse(slots.take(record, &topic), *refused);
     wake();
     return true;
@@ -56,6 +61,7 @@ void Publisher::Impl::pump(Topic& topic) {
     const Route route = topic.route(record.ticket);
     if (!topic.may_send(route)) return;
     if (auto refused = refusal(topic, record)) {
+      if (must_read_limits(topic)) return;
       topic.held.pop_front();
       refuse(id, *refused);
       continue;
@@ -88,6 +94,15 @@ std::optional<Refusal> Publisher::Impl::refusal(const Topic& topic, const Record
   const Limits& limits = topic.limits;
   const bool timed = limits.before_max_ms || limits.after_max_ms;
   return refuse_beforehand(record, limits, timed ? wall_clock_ms() : 0, compressed);
+}
+
+// A record is not given up for a limit that may have been raised since. True: the limits are being read anew.
+bool Publisher::Impl::must_read_limits(Topic& topic) {
+  const auto now = Clock::now();
+  if (topic.limits_read && now - *topic.limits_read < Topic::limits_trusted) return false;
+  topic.limits_wanted = true;
+  read_limits_then_open(topic, now);
+  return topic.state == Topic::State::reading_limits;
 }
 
 void Publisher::Impl::refuse(SlotId id, const Refusal& refusal) {

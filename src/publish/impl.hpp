@@ -47,6 +47,7 @@ struct Publisher::Impl {
   rd_kafka_resp_err_t give(Topic& topic, SlotId id, Route route);
   [[nodiscard]] std::optional<Refusal> refusal(const Topic& topic, const Record& record) const;
   void refuse(SlotId id, const Refusal& refusal);
+  bool must_read_limits(Topic& topic);
   void drained(Topic& topic, Clock::time_point now);
 
   // report.cpp
@@ -60,7 +61,7 @@ struct Publisher::Impl {
   void on_log(const EventHandle& event);
 
   // lookup.cpp
-  void start_lookup(Topic& topic, Clock::time_point now);
+  void start_lookup(Topic& topic, Clock::time_point at);
   bool look_up(Topic& topic);
   bool answered(rd_kafka_resp_err_t request, Clock::time_point now);
   void looked_up(Topic& topic, rd_kafka_resp_err_t error, Clock::time_point now);

@@ -22,9 +22,9 @@ constexpr std::chrono::seconds limits_age{60};
 
 }  // namespace
 
-void Publisher::Impl::start_lookup(Topic& topic, Clock::time_point now) {
+void Publisher::Impl::start_lookup(Topic& topic, Clock::time_point at) {
   topic.state = Topic::State::looking_up;
-  topic.next_try = now;
+  topic.next_try = at;
   mark_busy(topic);
   wake();
 }

@@ -52,16 +52,8 @@ bool Publisher::Impl::submit(const Record& record) {
   Topic& topic = topics.get(record.topic);
   if (topic.state == Topic::State::open && topic.held.empty()) return submit_open(topic, record);
   const bool at_rest = topic.state == Topic::State::unknown || topic.state == Topic::State::absent;
-  if (at_rest) {
-    const auto now = Clock::now();
-    if (topic.state == Topic::State::absent && now < topic.next_try) {
-      ready.push_back(
-          {record.ticket, Outcome::Kind::refused, -1, -1, topic.error, topic_reason(topic.name, topic.error)});
-      wake();
-      return true;
-    }
-    start_lookup(topic, now);
-  }
+  // Refused is final: no verdict may be older than its record, the topic may have been created just now.
+  if (at_rest) start_lookup(topic, std::max(Clock::now(), topic.next_try));
   hold(topic, record);
   return true;
 }

@@ -4,8 +4,8 @@
 //   unknown ─────────► looking_up ─────────────────► reading_limits ─────────────────────► open
 //                        ▲  │  ▲                        ▲                                  │ a report that is not
 //              a record, │  │  └──────── topic error ───┤◄────────── draining ◄────────────┘ an acknowledgement
-//              every 2 s │  ▼ still not after 5 s       └─ refused batch
-//                       absent: records are refused
+//         at most 2 a s  │  ▼ still not after 5 s       └─ refused batch, or a record that a limit forbids
+//                       absent: what waited is refused
 //
 // Kafka refuses batches and librdkafka goes on behind one (design: "Kafka, exactly"). So after a report that is no
 // acknowledgement nothing more of the topic is sent until all of it was reported (draining); what failed goes back in
@@ -33,7 +33,8 @@ struct Topic {
   enum class State : std::uint8_t { unknown, looking_up, reading_limits, open, draining, absent };
 
   static constexpr std::chrono::seconds grace{5};          // a topic being created, a right being granted
-  static constexpr std::chrono::seconds recheck_after{2};  // between two looks at an absent topic
+  static constexpr std::chrono::milliseconds recheck_after{500};  // between two looks at an absent topic
+  static constexpr std::chrono::seconds limits_trusted{1};        // how old a limit may be for which a record is refused
   static constexpr std::chrono::seconds limits_wait{5};
   static constexpr std::uint32_t unproven_window = 1000;  // until its first acknowledgement
 

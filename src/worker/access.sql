@@ -7,6 +7,7 @@ COMMENT ON FUNCTION outbox._guard_drop() IS 'refuses to drop the extension while
 CREATE EVENT TRIGGER outbox_guard_drop ON ddl_command_start
   WHEN TAG IN ('DROP EXTENSION', 'DROP SCHEMA', 'DROP OWNED')
   EXECUTE FUNCTION outbox._guard_drop();
+ALTER EVENT TRIGGER outbox_guard_drop ENABLE ALWAYS;  -- also with session_replication_role = replica
 COMMENT ON EVENT TRIGGER outbox_guard_drop IS 'refuses to drop the extension outbox while messages are unpublished';
 
 CREATE FUNCTION outbox._unpublished() RETURNS bigint

@@ -234,8 +234,11 @@ def victims(server, db):
 
 
 def test_the_traps_of_these_tests_work(server, db, hostile):
-    server.sql("SELECT now()", dbname=db)
-    assert victims(server, db)
+    assert victims(server, db) == []
+    server.sql("SELECT 1::int8 <= 2::int8 WHERE now() IS NULL", dbname=db)
+    assert len(victims(server, db)) == 1
+    server.sql("SELECT 1::int8 <= 2::int8, '{a}'::text[] || '{b}'::text[]", dbname=db)
+    assert len(victims(server, db)) > 1
 
 
 def test_hostile_operators_and_shadow_tables_catch_neither_worker_nor_operator(server, db, hostile, kafka, unique):
