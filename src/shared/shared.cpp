@@ -29,14 +29,16 @@ void request_memory() {
   RequestNamedLWLockTranche("outbox", 1);
 }
 
+using Counter = pg_atomic_uint64 Lane::*;
+constexpr Counter counters_of_a_lane[] = {
+    &Lane::started,       &Lane::finished,  &Lane::first_waiting, &Lane::seen,     &Lane::unacknowledged,
+    &Lane::oldest,        &Lane::published, &Lane::bytes,         &Lane::failures, &Lane::last_published_at,
+    &Lane::completed_sync};
+
 void clear_counters(Database* database) {
   for (int i = 0; i < settings::max_lanes; i++) {
     Lane* lane = lane_at(database, i);
-    pg_atomic_uint64* const counters[] = {
-        &lane->started,       &lane->finished,  &lane->first_waiting, &lane->seen,     &lane->unacknowledged,
-        &lane->oldest,        &lane->published, &lane->bytes,         &lane->failures, &lane->last_published_at,
-        &lane->completed_sync};
-    for (pg_atomic_uint64* counter : counters) pg_atomic_write_u64(counter, 0);
+    for (Counter counter : counters_of_a_lane) pg_atomic_write_u64(&(lane->*counter), 0);
     pg_atomic_write_u32(&lane->counted, 0);
     pg_atomic_write_u32(&lane->worker_pid, 0);
     lane->last_error_since = 0;
@@ -59,11 +61,7 @@ void initialize_database(Database* database) {
   }
   for (int i = 0; i < settings::max_lanes; i++) {
     Lane* lane = lane_at(database, i);
-    pg_atomic_uint64* const counters[] = {
-        &lane->started,       &lane->finished,  &lane->first_waiting, &lane->seen,     &lane->unacknowledged,
-        &lane->oldest,        &lane->published, &lane->bytes,         &lane->failures, &lane->last_published_at,
-        &lane->completed_sync};
-    for (pg_atomic_uint64* counter : counters) pg_atomic_init_u64(counter, 0);
+    for (Counter counter : counters_of_a_lane) pg_atomic_init_u64(&(lane->*counter), 0);
     pg_atomic_init_u32(&lane->counted, 0);
     pg_atomic_init_u32(&lane->worker_pid, 0);
   }

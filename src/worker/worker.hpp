@@ -20,6 +20,12 @@ namespace outbox::worker {
 
 using Clock = std::chrono::steady_clock;
 
+// A crash repeats at most the messages acknowledged in this time.
+constexpr std::chrono::milliseconds append_interval{20};
+// Everything is announced; this is for what is not.
+constexpr std::chrono::seconds look_interval{30};
+constexpr std::chrono::seconds upkeep_interval{5};
+
 // What a look at the catalogs found.
 struct Situation {
   shared::WorkerState state = shared::WorkerState::not_running;
@@ -47,12 +53,18 @@ class Worker {
   void finish();
 
  private:
+  // look.cpp
   void look();
   void look_at_segments(Snapshot snapshot);
   bool know_all_segments(Snapshot snapshot);
   void claim_lanes();
   void configure(KafkaServer server);
   void serve_segment_request();
+  void drop_lanes();
+  void stop_publishing();
+  void resubmit_all();
+
+  // flow.cpp
   void read();
   void read_lanes();
   void submit();
@@ -60,18 +72,19 @@ class Worker {
   void apply_outcomes();
   void append_progress(bool all);
   void append_lane(Lane& lane);
-  void drop_lanes();
-  void stop_publishing();
-  void resubmit_all();
-  void look_after_segments();
-  void show_state();
-  void show_failure(const char* text, std::int32_t only_lane = -1);
-  void write_log();
   Lane* lane(std::int32_t number);
   claim::Batch* batch_of(std::uint64_t ticket);
+
+  // worker.cpp
+  void look_after_segments();
   [[nodiscard]] bool room_for_more() const;
   [[nodiscard]] bool may_read() const;
   [[nodiscard]] bool idle() const;
+
+  // show.cpp
+  void show_state();
+  void show_failure(const char* text, std::int32_t only_lane = -1);
+  void write_log();
 
   shared::Database* database_;
   shared::Worker* self_;

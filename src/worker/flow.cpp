@@ -1,0 +1,172 @@
+// From the log to Kafka and back: reads windows, hands their records to the publisher, takes its outcomes, writes progress.
+#include <algorithm>
+
+#include "claim/server_snapshot.hpp"
+#include "worker/flush.hpp"
+#include "worker/transaction.hpp"
+#include "worker/worker.hpp"
+
+namespace outbox::worker {
+
+void Worker::read() {
+  want_read_ = false;
+  if (lanes_.empty() && leaves_.empty()) {
+    // Nothing was ever enqueued: what outbox.drain() waits for is done.
+    const std::uint64_t sync = pg_atomic_read_u64(&database_->requested_sync);
+    if (pg_atomic_exchange_u64(&database_->completed_sync, sync) != sync) ConditionVariableBroadcast(&database_->moved);
+    return;
+  }
+  read_lanes();
+}
+
+void Worker::read_lanes() {
+  if (!situation_.may_publish() &&
+      std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->has_unread(); }))
+    return;
+  // Order matters, see shared::Lane: these numbers are read before the snapshot is taken.
+  const std::uint64_t sync = pg_atomic_read_u64(&database_->requested_sync);
+  std::vector<std::uint64_t> finished;
+  for (const auto& lane : lanes_) {
+    shared::Lane* counters = shared::lane_at(database_, lane->number());
+    // A reader of the counters finds the time in one of the two.
+    if (pg_atomic_read_u64(&counters->oldest) == 0)
+      pg_atomic_write_u64(&counters->oldest, pg_atomic_read_u64(&counters->first_waiting));
+    pg_memory_barrier();
+    pg_atomic_write_u64(&counters->first_waiting, 0);
+    finished.push_back(pg_atomic_read_u64(&counters->finished));
+  }
+  pg_memory_barrier();
+
+  Transaction transaction(false);
+  Snapshot snapshot = pg::call([] {
+    AcceptInvalidationMessages();
+    return RegisterSnapshot(GetLatestSnapshot());
+  });
+  if (!know_all_segments(snapshot)) {
+    transaction.commit();
+    control_changed = true;
+    SetLatch(MyLatch);
+    return;
+  }
+  const claim::TransactionSnapshot now = claim::from_server(snapshot);
+  const bool count_only = !situation_.may_publish();
+  const claim::Budget budget = count_only ? claim::Budget{0, 0} : claim::Budget{};
+  std::vector<std::unique_ptr<claim::Batch>> read;
+  for (std::size_t i = 0; i < lanes_.size(); i++) {
+    starved_ |= !lanes_[i]->has_unread() && !lanes_[i]->can_open_window();
+    // A lane that goes on in an older window does not look at what is committed since: it must be asked again.
+    const bool older = lanes_[i]->has_unread() || lanes_[i]->will_resume();
+    auto batch = lanes_[i]->read({snapshot, now, finished[i], sync, leaves_}, budget);
+    want_read_ |= (older || lanes_[i]->has_unread()) && !count_only;
+    if (batch) read.push_back(std::move(batch));
+  }
+  pg::call([snapshot] { UnregisterSnapshot(snapshot); });
+  transaction.commit();
+
+  for (auto& batch : read) {
+    flush_commits_of(*batch);
+    batch->first_ticket = next_ticket_;
+    for (publish::Record& record : batch->records) record.ticket = next_ticket_++;
+    lane(batch->lane)->expect(batch.get());
+    batches_.push_back(std::move(batch));
+    active_ = true;
+  }
+  if (read.empty()) ConditionVariableBroadcast(&database_->moved);
+}
+
+// A roll is visible to the snapshot before its invalidation reaches us. A segment that we do not know would be stepped
+// over, and its messages with it; so the segments are those that the window's own snapshot shows. False: adopted meanwhile.
+bool Worker::know_all_segments(Snapshot snapshot) {
+  struct Found {
+    segment::Row newest;
+    bool any;
+  };
+  const Found found = pg::call([snapshot] {
+    Found result{};
+    result.any = segment::read_newest(snapshot, &result.newest);
+    return result;
+  });
+  if (found.any && found.newest.generation != generation_) return false;
+  if (found.any && found.newest.segment != newest_segment_) look_at_segments(snapshot);
+  return true;
+}
+
+void Worker::submit() {
+  if (!publisher_ || !situation_.may_publish()) return;
+  while (submitting_ < batches_.size()) {
+    claim::Batch& batch = *batches_[submitting_];
+    while (batch.submitted < batch.records.size()) {
+      const bool open = batch.origins[batch.submitted].fate == claim::Origin::Fate::open;
+      if (open && !publisher_->submit(batch.records[batch.submitted])) return;
+      batch.submitted++;
+    }
+    submitting_++;
+  }
+}
+
+claim::Batch* Worker::batch_of(std::uint64_t ticket) {
+  auto after = std::upper_bound(batches_.begin(), batches_.end(), ticket,
+                                [](std::uint64_t wanted, const auto& batch) { return wanted < batch->first_ticket; });
+  if (after == batches_.begin()) return nullptr;
+  claim::Batch* batch = std::prev(after)->get();
+  return ticket < batch->first_ticket + batch->records.size() ? batch : nullptr;
+}
+
+void Worker::take_reports() {
+  if (publisher_) publisher_->poll(outcomes_);
+  apply_outcomes();
+}
+
+void Worker::apply_outcomes() {
+  claim::Batch* batch = nullptr;
+  for (const publish::Outcome& outcome : outcomes_) {
+    if (!batch || outcome.ticket < batch->first_ticket || outcome.ticket >= batch->first_ticket + batch->records.size())
+      batch = batch_of(outcome.ticket);
+    if (!batch) continue;
+    lane(batch->lane)->take(*batch, outcome);
+    if (outcome.kind == publish::Outcome::Kind::refused) show_failure(outcome.reason.c_str(), batch->lane);
+  }
+  if (!outcomes_.empty()) {
+    for (const auto& lane : lanes_) lane->advance();
+    want_read_ |=
+        starved_ || std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->has_unread(); });
+    starved_ = false;
+  }
+  outcomes_.clear();
+  while (!batches_.empty() && batches_.front()->done()) {
+    batches_.pop_front();
+    if (submitting_ > 0) submitting_--;
+  }
+}
+
+void Worker::append_progress(bool all) {
+  const auto now = Clock::now();
+  for (std::size_t i = 0; i < lanes_.size(); i++)
+    if (lanes_[i]->has_progress() && (all || now - lanes_[i]->last_append >= append_interval)) append_lane(*lanes_[i]);
+}
+
+void Worker::append_lane(Lane& lane) {
+  receipt::Advance advance = lane.progress();
+  Transaction transaction(true);
+  const bool appended = receipt::append(advance, generation_);
+  transaction.commit();
+  if (!appended) {
+    pg::call([&lane] {
+      ereport(LOG, (errmsg("outbox: lane %d was published by another process, claiming it again", lane.number())));
+    });
+    drop_lanes();
+    control_changed = true;
+    return;
+  }
+  lane.last_append = Clock::now();
+  lane.progress_appended(advance.to.seq);
+  ConditionVariableBroadcast(&database_->moved);
+}
+
+Lane* Worker::lane(std::int32_t number) {
+  for (const auto& lane : lanes_)
+    if (lane->number() == number) return lane.get();
+  return nullptr;
+}
+
+}  // namespace outbox::worker

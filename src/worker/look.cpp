@@ -1,0 +1,206 @@
+// Gets what the catalogs say: is the extension there, may this database publish, which segments, lanes and Kafka settings
+// are there. Hands on a Situation, and lets go of what does not hold any more.
+#include "claim/claim.hpp"
+#include "pg/lookup.hpp"
+#include "segment/identity.hpp"
+#include "settings.hpp"
+#include "version.hpp"
+#include "worker/kafka_server.hpp"
+#include "worker/transaction.hpp"
+#include "worker/worker.hpp"
+
+namespace outbox::worker {
+
+using namespace std::chrono_literals;
+using shared::WorkerState;
+
+namespace {
+
+// Server code.
+struct Look {
+  bool extension = false;
+  Oid extension_oid = InvalidOid;
+  bool paused = false;
+  bool any_segment = false;
+  char version[64] = "";
+  identity::Verdict verdict = identity::Verdict::none_yet;
+  int32 generation = 0;
+  char why[256] = "";
+};
+
+bool table_has_row(const char* name) {
+  Oid oid = pg::relation_oid(name);
+  Relation relation = OidIsValid(oid) ? pg::try_open(oid, AccessShareLock) : nullptr;
+  if (!relation) return false;
+  SysScanDesc scan = systable_beginscan(relation, InvalidOid, false, GetActiveSnapshot(), 0, nullptr);
+  const bool found = HeapTupleIsValid(systable_getnext(scan));
+  systable_endscan(scan);
+  table_close(relation, AccessShareLock);
+  return found;
+}
+
+Look look_at_catalogs() {
+  Look found;
+  const char* version = pg::extension_version();
+  found.extension = version != nullptr;
+  if (!found.extension) return found;
+  strlcpy(found.version, version, sizeof found.version);
+  found.extension_oid = pg::extension_oid();
+  found.paused = table_has_row("_pause");
+  found.verdict = identity::check(&found.generation, found.why, sizeof found.why);
+  if (found.verdict == identity::Verdict::promoted) identity::store_promoted(found.generation);
+  return found;
+}
+
+}  // namespace
+
+void Worker::look() {
+  control_changed = false;
+  next_look_ = Clock::now() + look_interval;
+  KafkaServer server;
+  Transaction transaction(true);
+  watched_table = pg::call([] { return pg::relation_oid("_segment"); });
+  const Look found = pg::call([] { return look_at_catalogs(); });
+  situation_ = Situation{WorkerState::running, "", !found.extension};
+  if (found.extension_oid != extension_ || found.generation != generation_) {
+    // Dropped and created again, or adopted: what we hold belongs to a log that is gone. Outside the transaction, as
+    // the producer may take a second to end.
+    transaction.commit();
+    extension_ = found.extension_oid;
+    generation_ = found.generation;
+    drop_lanes();
+    control_changed = found.extension;
+    SetLatch(MyLatch);
+    return;
+  }
+  if (found.extension && strcmp(found.version, sql_version) != 0) {
+    situation_.state = WorkerState::incompatible;
+    situation_.reason = std::string("the library is version ") + library_version + " and needs SQL version " +
+                        sql_version + ", the database has " + found.version +
+                        ": ALTER EXTENSION outbox UPDATE, or install the matching library";
+  } else if (found.verdict == identity::Verdict::foreign) {
+    situation_.state = WorkerState::awaiting_adoption;
+    situation_.reason = std::string(found.why) + ": to publish from here, SELECT outbox.adopt()";
+  } else if (found.paused || !settings::enabled) {
+    situation_.state = WorkerState::paused;
+    situation_.reason = found.paused ? "outbox.pause() was called: SELECT outbox.resume()" : "outbox.enabled is off";
+  }
+  const bool holds = situation_.state == WorkerState::running || situation_.state == WorkerState::paused;
+  if (found.extension && holds) {
+    look_at_segments(pg::call([] { return GetActiveSnapshot(); }));
+    claim_lanes();
+    server = read_kafka_server(settings::server);
+  }
+  transaction.commit();
+  if (found.extension && holds)
+    configure(std::move(server));
+  else
+    stop_publishing();
+  want_read_ = true;
+}
+
+void Worker::look_at_segments(Snapshot snapshot) {
+  struct Found {
+    segment::Rows rows;
+    Oid* tables;
+  };
+  const Found found = pg::call([snapshot] {
+    Found result{segment::read_all(snapshot), nullptr};
+    result.tables = static_cast<Oid*>(palloc(sizeof(Oid) * (result.rows.count + 1)));
+    for (int i = 0; i < result.rows.count; i++)
+      result.tables[i] = pg::leaf_oid("_message", result.rows.rows[i].segment);
+    return result;
+  });
+  newest_segment_ = found.rows.count > 0 ? found.rows.rows[found.rows.count - 1].segment : 0;
+  leaves_.clear();
+  rolled_segments_ = false;
+  for (int i = 0; i < found.rows.count; i++) {
+    const segment::Row& row = found.rows.rows[i];
+    if (row.generation != generation_ || row.state == segment::State::drained) continue;
+    leaves_.push_back({row.segment, found.tables[i], 0});
+    if (row.state == segment::State::rolled) rolled_segments_ = true;
+  }
+}
+
+void Worker::claim_lanes() {
+  if (leaves_.empty()) return;
+  const std::vector<int32> claimed = claim::claim_lanes(static_cast<std::size_t>(shared::get()->lanes_each));
+  if (claimed.empty()) return;
+  // A cursor of a lane that was just claimed: read after the claim, with a snapshot that shows what its last owner wrote.
+  struct Read {
+    Snapshot snapshot;
+    segment::Rows rows;
+  };
+  const Read read = pg::call([] {
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    return Read{snapshot, segment::read_all(snapshot)};
+  });
+  for (const int32 number : claimed)
+    lanes_.push_back(std::make_unique<Lane>(number, receipt::read_cursor(read.rows, generation_, number, read.snapshot),
+                                            shared::lane_at(database_, number)));
+  pg::call([&read] { UnregisterSnapshot(read.snapshot); });
+}
+
+// Outside a transaction: an old producer may take a second to end.
+void Worker::configure(KafkaServer server) {
+  unconfigured_reason_ = server.reason;
+  const auto same = [&](const publish::Settings& a, const publish::Settings& b) {
+    return a.properties == b.properties && a.max_message_bytes == b.max_message_bytes;
+  };
+  if (server.settings && configured_ && publisher_ && same(*server.settings, *configured_)) return;
+  if (!server.settings && !publisher_) return;
+  if (publisher_) {
+    publisher_->close(1s, outcomes_);
+    publisher_.reset();
+    apply_outcomes();
+  }
+  configured_ = std::move(server.settings);
+  if (configured_) {
+    publisher_ = std::make_unique<publish::Publisher>(*configured_);
+    resubmit_all();
+  }
+}
+
+void Worker::resubmit_all() {
+  for (const auto& batch : batches_) batch->submitted = 0;
+  submitting_ = 0;
+}
+
+void Worker::stop_publishing() {
+  if (publisher_) {
+    publisher_->close(1s, outcomes_);
+    publisher_.reset();
+  }
+  configured_.reset();
+  drop_lanes();
+}
+
+void Worker::drop_lanes() {
+  claim::release_lanes();
+  // A publisher that still holds records of these batches must go before their memory does.
+  if (publisher_) {
+    publisher_->close(1s, outcomes_);
+    publisher_.reset();
+    configured_.reset();
+  }
+  outcomes_.clear();
+  lanes_.clear();
+  batches_.clear();
+  submitting_ = 0;
+}
+
+void Worker::serve_segment_request() {
+  if (pg_atomic_read_u32(&database_->segment_wanted) == 0) return;
+  pg_atomic_write_u32(&database_->segment_wanted, 0);
+  Transaction transaction(true);
+  pg::call([] {
+    segment::Row open;
+    if (!segment::read_open(&open) && OidIsValid(pg::extension_oid())) segment::open_next(0);
+  });
+  transaction.commit();
+  ConditionVariableBroadcast(&database_->moved);
+  control_changed = true;
+  SetLatch(MyLatch);
+}
+
+}  // namespace outbox::worker
