@@ -74,9 +74,7 @@ rd_kafka_resp_err_t to_error(const std::string& word) {
   throw CommandError("\"" + word + "\" is not the name of an error");
 }
 
-int to_broker(const std::string& word) {
-  return word == "all" || word == "none" ? -1 : to_int(word);
-}
+int to_broker(const std::string& word) { return word == "all" || word == "none" ? -1 : to_int(word); }
 
 void check(rd_kafka_resp_err_t error) {
   if (error != RD_KAFKA_RESP_ERR_NO_ERROR) throw CommandError(rd_kafka_err2str(error));

@@ -32,9 +32,9 @@ namespace outbox::publish {
 struct Topic {
   enum class State : std::uint8_t { unknown, looking_up, reading_limits, open, draining, absent };
 
-  static constexpr std::chrono::seconds grace{5};          // a topic being created, a right being granted
+  static constexpr std::chrono::seconds grace{5};                 // a topic being created, a right being granted
   static constexpr std::chrono::milliseconds recheck_after{500};  // between two looks at an absent topic
-  static constexpr std::chrono::seconds limits_trusted{1};        // how old a limit may be for which a record is refused
+  static constexpr std::chrono::seconds limits_trusted{1};  // how old a limit may be for which a record is refused
   static constexpr std::chrono::seconds limits_wait{5};
   static constexpr std::uint32_t unproven_window = 1000;  // until its first acknowledgement
 

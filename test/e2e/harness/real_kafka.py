@@ -75,7 +75,7 @@ class RealKafka(Resource, Readable):
     def _format(self, users):
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         config = self.folder / "server.properties"
-        self.tool("kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id, "-c", config, *users)
+        self.tool("kafka.tools.StorageTool", "format", "--standalone", f"--cluster-id={cluster_id}", "-c", config, *users)
 
     def start(self, timeout=60):
         """Start and wait until it answers a metadata request."""
