@@ -46,7 +46,7 @@ struct Reader {
     table = nullptr;
   }
 
-  bool is_candidate(const Candidate& candidate) {
+  bool is_candidate(const Candidate& candidate) const {
     slot_getallattrs(slot);
     const Datum* values = slot->tts_values;
     return DatumGetInt64(values[Column::id - 1]) == candidate.id &&

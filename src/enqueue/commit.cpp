@@ -104,6 +104,13 @@ void merge_into_outer(Level* inner) {
   innermost->wake |= inner->wake;
   innermost->use |= inner->use;
   if (innermost->first == 0) innermost->first = inner->first;
+  pfree(inner);
+}
+
+// A loop with an exception block makes a savepoint each round.
+void forget(Level* inner) {
+  innermost = inner->outer;
+  pfree(inner);
 }
 
 void subtransaction_event(SubXactEvent event, SubTransactionId, SubTransactionId, void*) {
@@ -111,7 +118,7 @@ void subtransaction_event(SubXactEvent event, SubTransactionId, SubTransactionId
   if (event == SUBXACT_EVENT_COMMIT_SUB)
     merge_into_outer(innermost);
   else if (event == SUBXACT_EVENT_ABORT_SUB)
-    innermost = innermost->outer;
+    forget(innermost);
 }
 
 }  // namespace

@@ -20,9 +20,9 @@ shared::Database* require_worker() {
 
 struct Deadline {
   bool never;
-  TimestampTz at;
+  TimestampTz at = 0;
 
-  explicit Deadline(FunctionCallInfo fcinfo, int argument) : never(PG_ARGISNULL(argument)), at(0) {
+  explicit Deadline(FunctionCallInfo fcinfo, int argument) : never(PG_ARGISNULL(argument)) {
     if (never) return;
     at = pg::call([&] {
       return DatumGetTimestampTz(DirectFunctionCall2(

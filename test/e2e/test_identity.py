@@ -143,7 +143,8 @@ def test_pg_dump_into_an_empty_database_keeps_pending_messages_and_dead_letters(
     cluster = make_cluster()
     cluster.createdb("source")
     install_outbox(cluster, kafka, "source")
-    (dead,) = enqueue(cluster, "source", unique + "_later", "dead")
+    small = kafka.create_topic(unique + "_small", config={"max.message.bytes": 2000})
+    (dead,) = enqueue(cluster, "source", small, "x" * 5000)
     wait_until(lambda: cluster.value("SELECT count(*) FROM outbox.dead_letters", dbname="source") == 1)
     published, pending = publish_some_keep_some(cluster, "source", topic)
     cluster.createdb("target")
@@ -161,9 +162,9 @@ def test_pg_dump_into_an_empty_database_keeps_pending_messages_and_dead_letters(
         drain(cluster, "target")
         records = reader.read_all()
         assert contents(records[len(published) + len(pending) :]) == pending
-    later = kafka.create_topic(unique + "_later")
+    kafka.alter_topic(small, {})
     cluster.sql("SELECT outbox.resend(%s)", [dead], dbname="target")
-    assert [r.id for r in kafka.consume(later, until=1)] == [dead]
+    assert [r.id for r in kafka.consume(small, until=1)] == [dead]
 
 
 def test_an_empty_outbox_restored_publishes_by_itself(shared_cluster, database, kafka, unique):

@@ -172,8 +172,9 @@ def state(cluster, database, message_id):
 
 def test_a_message_is_dead_again_if_it_fails_again_and_survives_a_crash(make_cluster, kafka, unique):
     cluster = make_cluster()
+    topic = kafka.create_topic(unique, partitions=1, config=SMALL_LIMIT)
     install_outbox(cluster, kafka)
-    message_id = enqueue_one(cluster, "postgres", unique, "x")
+    message_id = enqueue_one(cluster, "postgres", topic, TOO_MUCH)
     wait_dead(cluster, "postgres", message_id)
     resend(cluster, "postgres", message_id)
     wait_until(lambda: dead_letters(cluster, "postgres") != [], 30, "it is dead again")
@@ -181,10 +182,10 @@ def test_a_message_is_dead_again_if_it_fails_again_and_survives_a_crash(make_clu
     cluster.crash()
     cluster.start()
     (dead,) = wait_dead(cluster, "postgres", message_id)
-    assert (dead["error_code"], dead["attempts"]) == (UNKNOWN_TOPIC, 2)
+    assert (dead["error_code"], dead["attempts"]) == (TOO_LARGE, 2)
     assert dead["first_failed_at"] < dead["last_failed_at"]
     assert state(cluster, "postgres", message_id) == ("dead", None, None)
-    kafka.create_topic(unique, partitions=1)
+    kafka.alter_topic(topic, {})
     resend(cluster, "postgres", message_id)
     drain(cluster, "postgres")
     wait_until(lambda: dead_letters(cluster, "postgres") == [], 30)
@@ -198,7 +199,8 @@ def test_only_dead_letters_can_be_resent_and_not_yet_with_corrections(shared_clu
     drain(shared_cluster, database)
     with pytest.raises(psycopg.Error):
         resend(shared_cluster, database, published)
-    dead = enqueue_one(shared_cluster, database, unique + "_missing", "x")
+    small = kafka.create_topic(unique + "_small", partitions=1, config=SMALL_LIMIT)
+    dead = enqueue_one(shared_cluster, database, small, TOO_MUCH)
     wait_dead(shared_cluster, database, dead)
     with pytest.raises(psycopg.errors.FeatureNotSupported):
         shared_cluster.sql("SELECT outbox.resend(%s, '{\"topic\": \"other\"}')", [dead], dbname=database)

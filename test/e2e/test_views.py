@@ -116,12 +116,13 @@ def test_a_prepared_transaction_counts_once_the_worker_has_read_it(outbox):
     assert value(c, PENDING) == 0
 
 
-def test_counters_count_messages_bytes_and_failures_since_reset(outbox):
+def test_counters_count_messages_bytes_and_failures_since_reset(outbox, kafka):
     c, topic = outbox
     c.execute("SELECT outbox.reset_counters()")
     for _ in range(5):
         c.execute("SELECT outbox.enqueue(%s, '12345', 'key')", [topic])
-    c.execute("SELECT outbox.enqueue(%s, 'x')", [topic + "_missing"])
+    small = kafka.create_topic(topic + "_small", config={"max.message.bytes": 2000})
+    c.execute("SELECT outbox.enqueue(%s, repeat('x', 5000))", [small])
     wait_until(lambda: value(c, "SELECT count(*) FROM outbox.dead_letters") == 1)
     query = "SELECT published, bytes, failures, last_published_at > counted_since FROM outbox.lanes"
     assert c.execute(query).fetchone() == (5, 40, 1, True)
@@ -177,10 +178,11 @@ def test_one_message_among_many_is_found_in_milliseconds(outbox, kafka):
         ).fetchall()
         found += [row[0] for row in rows]
         c.execute("SELECT outbox.roll()")
-    dead = value(c, "SELECT outbox.enqueue(%s, 'resent')", [topic + "_later"])
+    small = kafka.create_topic(topic + "_small", config={"max.message.bytes": 2000})
+    dead = value(c, "SELECT outbox.enqueue(%s, repeat('x', 5000))", [small])
     assert value(c, "SELECT outbox.drain('120 s')")
     wait_until(lambda: value(c, "SELECT count(*) FROM outbox.dead_letters") == 1)
-    kafka.create_topic(topic + "_later")
+    kafka.alter_topic(small, {})
     c.execute("SELECT outbox.resend(%s)", [dead])
     times = []
     for message_id in [*random.sample(found, 40), dead]:
