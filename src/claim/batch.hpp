@@ -66,6 +66,7 @@ struct Batch {
   std::vector<Origin> origins;  // parallel to records
   std::uint64_t first_ticket = 0;
   std::int32_t lane = 0;
+  bool flushed = false;  // the commits of its messages are on disk
   std::size_t submitted = 0;
   std::size_t settled = 0;  // records taken into progress
 

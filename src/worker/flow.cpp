@@ -19,13 +19,10 @@ void Worker::read() {
   read_lanes();
 }
 
-void Worker::read_lanes() {
-  if (!situation_.may_publish() &&
-      std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->has_unread(); }))
-    return;
-  // Order matters, see shared::Lane: these numbers are read before the snapshot is taken.
-  const std::uint64_t sync = pg_atomic_read_u64(&database_->requested_sync);
+// What must be known before the snapshot is taken, see shared::Lane.
+std::vector<std::uint64_t> Worker::note_finished() {
   std::vector<std::uint64_t> finished;
+  finished.reserve(lanes_.size());
   for (const auto& lane : lanes_) {
     shared::Lane* counters = shared::lane_at(database_, lane->number());
     // A reader of the counters finds the time in one of the two.
@@ -36,42 +33,48 @@ void Worker::read_lanes() {
     finished.push_back(pg_atomic_read_u64(&counters->finished));
   }
   pg_memory_barrier();
+  return finished;
+}
+
+void Worker::read_lanes() {
+  const bool count_only = !situation_.may_publish();
+  if (count_only && std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->has_unread(); }))
+    return;
+  const std::uint64_t sync = pg_atomic_read_u64(&database_->requested_sync);
+  const std::vector<std::uint64_t> finished = note_finished();
+  const std::size_t before = batches_.size();
 
   Transaction transaction(false);
   Snapshot snapshot = pg::call([] {
     AcceptInvalidationMessages();
     return RegisterSnapshot(GetLatestSnapshot());
   });
-  if (!know_all_segments(snapshot)) {
-    transaction.commit();
+  if (know_all_segments(snapshot)) {
+    const claim::TransactionSnapshot now = claim::from_server(snapshot);
+    for (std::size_t i = 0; i < lanes_.size(); i++)
+      read_lane(*lanes_[i], {snapshot, now, finished[i], sync, leaves_}, count_only);
+  } else {
     control_changed = true;
     SetLatch(MyLatch);
-    return;
-  }
-  const claim::TransactionSnapshot now = claim::from_server(snapshot);
-  const bool count_only = !situation_.may_publish();
-  const claim::Budget budget = count_only ? claim::Budget{0, 0} : claim::Budget{};
-  std::vector<std::unique_ptr<claim::Batch>> read;
-  for (std::size_t i = 0; i < lanes_.size(); i++) {
-    starved_ |= !lanes_[i]->has_unread() && !lanes_[i]->can_open_window();
-    // A lane that goes on in an older window does not look at what is committed since: it must be asked again.
-    const bool older = lanes_[i]->has_unread() || lanes_[i]->will_resume();
-    auto batch = lanes_[i]->read({snapshot, now, finished[i], sync, leaves_}, budget);
-    want_read_ |= (older || lanes_[i]->has_unread()) && !count_only;
-    if (batch) read.push_back(std::move(batch));
   }
   pg::call([snapshot] { UnregisterSnapshot(snapshot); });
   transaction.commit();
+  if (batches_.size() == before) ConditionVariableBroadcast(&database_->moved);
+}
 
-  for (auto& batch : read) {
-    flush_commits_of(*batch);
-    batch->first_ticket = next_ticket_;
-    for (publish::Record& record : batch->records) record.ticket = next_ticket_++;
-    lane(batch->lane)->expect(batch.get());
-    batches_.push_back(std::move(batch));
-    active_ = true;
-  }
-  if (read.empty()) ConditionVariableBroadcast(&database_->moved);
+void Worker::read_lane(Lane& lane, const Lane::Moment& moment, bool count_only) {
+  starved_ |= !lane.has_unread() && !lane.can_open_window();
+  // A lane that goes on in an older window does not look at what is committed since: it must be asked again.
+  const bool older = lane.has_unread() || lane.will_resume();
+  auto batch = lane.read(moment, count_only ? claim::Budget{0, 0} : claim::Budget{});
+  want_read_ |= (older || lane.has_unread()) && !count_only;
+  if (!batch) return;
+  // The lane will not read these again, so whatever fails from here on, the batch must be kept.
+  batch->first_ticket = next_ticket_;
+  for (publish::Record& record : batch->records) record.ticket = next_ticket_++;
+  lane.expect(batch.get());
+  batches_.push_back(std::move(batch));
+  active_ = true;
 }
 
 // A roll is visible to the snapshot before its invalidation reaches us. A segment that we do not know would be stepped
@@ -95,6 +98,8 @@ void Worker::submit() {
   if (!publisher_ || !situation_.may_publish()) return;
   while (submitting_ < batches_.size()) {
     claim::Batch& batch = *batches_[submitting_];
+    if (!batch.flushed) flush_commits_of(batch);
+    batch.flushed = true;
     while (batch.submitted < batch.records.size()) {
       const bool open = batch.origins[batch.submitted].fate == claim::Origin::Fate::open;
       if (open && !publisher_->submit(batch.records[batch.submitted])) return;
@@ -141,11 +146,13 @@ void Worker::apply_outcomes() {
 
 void Worker::append_progress(bool all) {
   const auto now = Clock::now();
-  for (std::size_t i = 0; i < lanes_.size(); i++)
-    if (lanes_[i]->has_progress() && (all || now - lanes_[i]->last_append >= append_interval)) append_lane(*lanes_[i]);
+  for (const auto& lane : lanes_)
+    if (lane->has_progress() && (all || now - lane->last_append >= append_interval))
+      if (!append_lane(*lane)) return;
 }
 
-void Worker::append_lane(Lane& lane) {
+// False: the lanes are given up.
+bool Worker::append_lane(Lane& lane) {
   receipt::Advance advance = lane.progress();
   Transaction transaction(true);
   const bool appended = receipt::append(advance, generation_);
@@ -156,11 +163,12 @@ void Worker::append_lane(Lane& lane) {
     });
     drop_lanes();
     control_changed = true;
-    return;
+    return false;
   }
   lane.last_append = Clock::now();
   lane.progress_appended(advance.to.seq);
   ConditionVariableBroadcast(&database_->moved);
+  return true;
 }
 
 Lane* Worker::lane(std::int32_t number) {

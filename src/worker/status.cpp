@@ -25,7 +25,7 @@ void add_worker(ReturnSetInfo* result, int number, int pid, const char* state, c
 }
 
 Datum lanes_of(shared::Database* database, int pid) {
-  Datum* lanes = static_cast<Datum*>(palloc(sizeof(Datum) * shared::get()->lanes_each));
+  auto* lanes = static_cast<Datum*>(palloc(sizeof(Datum) * shared::get()->lanes_each));
   int count = 0;
   for (int i = 0; i < shared::get()->lanes_each; i++)
     if (pid != 0 && pg_atomic_read_u32(&shared::lane_at(database, i)->worker_pid) == static_cast<uint32>(pid))

@@ -20,7 +20,7 @@ class Transaction {
   Transaction(const Transaction&) = delete;
   Transaction& operator=(const Transaction&) = delete;
 
-  void commit() {
+  void commit() const {
     const bool snapshot = snapshot_;
     pg::call([snapshot] {
       if (snapshot) PopActiveSnapshot();

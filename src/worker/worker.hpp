@@ -66,12 +66,14 @@ class Worker {
 
   // flow.cpp
   void read();
+  std::vector<std::uint64_t> note_finished();
   void read_lanes();
+  void read_lane(Lane& lane, const Lane::Moment& moment, bool count_only);
   void submit();
   void take_reports();
   void apply_outcomes();
   void append_progress(bool all);
-  void append_lane(Lane& lane);
+  bool append_lane(Lane& lane);
   Lane* lane(std::int32_t number);
   claim::Batch* batch_of(std::uint64_t ticket);
 
