@@ -124,8 +124,12 @@ void Worker::look_at_segments(Snapshot snapshot) {
 
 void Worker::claim_lanes() {
   if (leaves_.empty()) return;
+  claiming_ = true;
   const std::vector<int32> claimed = claim::claim_lanes(static_cast<std::size_t>(shared::get()->lanes_each));
-  if (claimed.empty()) return;
+  if (claimed.empty()) {
+    claiming_ = false;
+    return;
+  }
   // A cursor of a lane that was just claimed: read after the claim, with a snapshot that shows what its last owner wrote.
   struct Read {
     Snapshot snapshot;
@@ -139,6 +143,7 @@ void Worker::claim_lanes() {
     lanes_.push_back(std::make_unique<Lane>(number, receipt::read_cursor(read.rows, generation_, number, read.snapshot),
                                             shared::lane_at(database_, number)));
   pg::call([&read] { UnregisterSnapshot(read.snapshot); });
+  claiming_ = false;
 }
 
 // Outside a transaction: an old producer may take a second to end.

@@ -102,6 +102,7 @@ class Worker {
   bool active_ = false;  // something was read since the last upkeep
   segment::Upkeep upkeep_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  bool claiming_ = false;  // a claim outlives the transaction that failed before its lane was made
 
   std::unique_ptr<publish::Publisher> publisher_;
   std::optional<publish::Settings> configured_;

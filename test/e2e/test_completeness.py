@@ -5,15 +5,21 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from harness import Record, install_outbox, size
+from harness import Record, install_outbox, seeded, size
 from harness.load import Event, Load, assert_nothing_is_left, check, drain, late_arrivals
 
 
 def test_the_topic_holds_exactly_what_eight_writers_committed_in_lock_order(cluster, kafka, unique):
     topic = kafka.create_topic(unique, partitions=3)
     install_outbox(cluster, kafka)
+    rng = seeded("pauses")
     with Load(cluster, topic) as load:
-        load.run_for(size(20, 60))
+        for _ in range(size(4, 12)):
+            load.run_for(3.5)
+            # what piles up becomes one window, in which the order is not that of the commits' arrival
+            cluster.sql("SELECT outbox.pause()")
+            load.run_for(0.5 + rng.random())
+            cluster.sql("SELECT outbox.resume()")
     drain(cluster)
     with kafka.reader(topic) as reader:
         records = reader.read_all()

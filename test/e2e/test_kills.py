@@ -1,11 +1,12 @@
 """Worker, broker and server die at random points under load: nothing is missing, and repeats carry the same id."""
 
+import collections
 import os
 import signal
 import time
 
 import psycopg
-from harness import install_outbox, seeded, size
+from harness import install_outbox, seeded, size, wait_until
 from harness.load import Load, assert_nothing_is_left, check, drain
 
 
@@ -110,4 +111,29 @@ def test_a_worker_that_is_terminated_again_and_again_is_back_within_5_s(cluster,
     with kafka.reader(topic) as reader:
         check(load, reader.read_all(), repeats=True)
         reader.assert_nothing_more()
+    assert_nothing_is_left(cluster)
+
+
+def test_a_big_window_goes_on_where_it_was_left_when_the_worker_died_in_it(cluster, kafka, unique):
+    topic = kafka.create_topic(unique, partitions=3)
+    install_outbox(cluster, kafka)
+    count, keys = size(200_000, 1_000_000), 50
+    pending = "SELECT pending FROM outbox.lanes"
+    cluster.sql(
+        "SELECT count(outbox.enqueue(%s, i / %s || repeat(' ', 300), (i %% %s)::text)) FROM generate_series(0, %s) i",
+        [topic, keys, keys, count - 1],
+    )
+    left = count
+    for kill in (terminate_worker, kill_worker, stop_immediately, terminate_worker):
+        left = wait_until(lambda: int(cluster.value(pending) or count + 1) < left and cluster.value(pending), 60, "progress")
+        kill(cluster, kafka)
+    assert left > 0, "the kills came too late to tell anything"
+    drain(cluster)
+    versions = collections.defaultdict(list)
+    for record in sorted(kafka.read_all(topic), key=lambda r: (r.partition, r.offset)):
+        seen = versions[record.key]
+        if int(record.value) >= len(seen):
+            seen.append(int(record.value))
+    assert {len(v) for v in versions.values()} == {count // keys} and len(versions) == keys
+    assert all(v == list(range(count // keys)) for v in versions.values())
     assert_nothing_is_left(cluster)
