@@ -1,3 +1,7 @@
+-- CREATE EXTENSION puts the target schema, usually public, first: an operator that somebody made there must not be what this
+-- script means, now or in a view for ever.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
 DO $$
 BEGIN
   IF EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'outbox') THEN

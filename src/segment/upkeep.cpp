@@ -89,6 +89,8 @@ Drained Upkeep::mark_drained(std::int32_t generation) {
 }
 
 void summarize(Oid table) {
+  if (!OidIsValid(table)) return;
+  if (!OidIsValid(table)) return;
   if (!ConditionalLockRelationOid(table, ShareUpdateExclusiveLock)) return;
   Relation relation = pg::try_open(table, NoLock);
   if (!relation) return;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "pg/lookup.hpp"
 #include "segment/upkeep.hpp"
 #include "worker/transaction.hpp"
 
@@ -112,7 +113,10 @@ void Worker::look_after_segments() {
     active_ = false;
     for (const claim::Leaf& leaf : leaves_) {
       Transaction transaction(true);
-      pg::call([&leaf] { segment::summarize(leaf.table); });
+      pg::call([&leaf] {
+        segment::summarize(leaf.table);
+        segment::summarize(pg::leaf_oid("_progress", leaf.segment));
+      });
       transaction.commit();
     }
   }

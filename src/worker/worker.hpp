@@ -99,7 +99,7 @@ class Worker {
   std::vector<claim::Leaf> leaves_;
   std::int32_t newest_segment_ = 0;
   bool rolled_segments_ = false;
-  bool active_ = false;  // something was read since the last upkeep
+  bool active_ = true;  // something was read since the last upkeep, or the last worker's upkeep did not come to it
   segment::Upkeep upkeep_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   bool claiming_ = false;  // a claim outlives the transaction that failed before its lane was made

@@ -279,7 +279,7 @@ def create_server(cluster, database, **options):
 def test_a_foreign_server_created_changed_or_dropped_is_picked_up_at_once(server, embedded, make_embedded, unique):
     other = make_embedded()
     for broker in (embedded, other):
-        broker.create_topic(unique)
+        broker.create_topic(unique, partitions=1)
     server.createdb(unique)
     server.sql("CREATE EXTENSION outbox", dbname=unique)
     first = enqueue(server, unique, unique)

@@ -165,6 +165,11 @@ def test_every_message_shows_the_partition_and_offset_where_consumers_find_it(ou
     assert len(shown) == count // 8 * 8 + 1
 
 
+def blocks_read_by_get_message(connection, message_id):
+    plan = value(connection, f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM outbox.get_message('{message_id}')")
+    return plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
+
+
 def test_one_message_among_many_is_found_in_milliseconds(outbox, kafka):
     c, topic = outbox
     count = size(300_000, 3_000_000)
@@ -184,16 +189,16 @@ def test_one_message_among_many_is_found_in_milliseconds(outbox, kafka):
     wait_until(lambda: value(c, "SELECT count(*) FROM outbox.dead_letters") == 1)
     kafka.alter_topic(small, {})
     c.execute("SELECT outbox.resend(%s)", [dead])
-    times = []
+    # milliseconds, said so that a busy machine does not matter: a small part of what reading everything would cost
+    limit = int(value(c, "SELECT sum(message_bytes + progress_bytes) / 8192 FROM outbox.segments")) // 25
     for message_id in [*random.sample(found, 40), dead]:
-        query = "SELECT message_id, state FROM outbox.get_message(%s)"
-        c.execute(query, [message_id])  # the first one fills caches
-        begin = time.monotonic()
-        rows = c.execute(query, [message_id]).fetchall()
-        times.append(time.monotonic() - begin)
-        assert [row[0] for row in rows] == [message_id]
-    # reading a segment of 100,000 takes tens of milliseconds
-    assert sorted(times)[len(times) // 2] < 0.008, times
+        assert value(c, "SELECT message_id FROM outbox.get_message(%s)", [message_id]) == message_id
+        # the worker summarises new pages of the BRIN index now and then
+        wait_until(
+            lambda m=message_id: blocks_read_by_get_message(c, m) < limit,
+            20,
+            lambda m=message_id: f"{blocks_read_by_get_message(c, m)} blocks read, limit {limit}",
+        )
     absent = [str(found[0])[:-1] + ("0" if str(found[0])[-1] != "0" else "1"), "00000000-0000-0000-0000-000000000000"]
     for message_id in absent:
         assert c.execute("SELECT * FROM outbox.get_message(%s)", [message_id]).fetchall() == []
