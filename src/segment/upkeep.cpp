@@ -90,7 +90,6 @@ Drained Upkeep::mark_drained(std::int32_t generation) {
 
 void summarize(Oid table) {
   if (!OidIsValid(table)) return;
-  if (!OidIsValid(table)) return;
   if (!ConditionalLockRelationOid(table, ShareUpdateExclusiveLock)) return;
   Relation relation = pg::try_open(table, NoLock);
   if (!relation) return;
