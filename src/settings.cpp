@@ -23,7 +23,8 @@ void define_reloadable() {
       "Name of a foreign server of the foreign data wrapper outbox_kafka, looked up in each database.", &server,
       "kafka", PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
   DefineCustomIntVariable("outbox.max_message_bytes", "Largest message that can be enqueued.",
-                          "Key, payload and headers together. The topic's max.message.bytes must allow it as well.",
+                          "Key, payload and headers together, with 8 bytes more for each header. The topic's "
+                          "max.message.bytes must allow it as well.",
                           &max_message_bytes, 1'000'000, 1'000, 256 * 1024 * 1024, PGC_SIGHUP, GUC_UNIT_BYTE, nullptr,
                           nullptr, nullptr);
   DefineCustomBoolVariable("outbox.allow_data_loss", "Allows to drop the extension while messages are unpublished.",

@@ -70,12 +70,18 @@ struct Batch {
   std::size_t submitted = 0;
   std::size_t settled = 0;  // records taken into progress
 
+  // What it costs in memory, here and in librdkafka.
+  [[nodiscard]] std::size_t cost() const {
+    constexpr std::size_t each_header = 160;
+    constexpr std::size_t each_record = 300;
+    return arena.bytes() + headers.size() * each_header + records.size() * each_record;
+  }
   [[nodiscard]] bool done() const { return settled == records.size(); }
 };
 
 struct Budget {
   std::size_t messages = 10'000;
-  std::size_t bytes = 8 * 1024 * 1024;
+  std::size_t cost = 8 * 1024 * 1024;
 };
 
 }  // namespace outbox::claim

@@ -145,7 +145,7 @@ struct Reader {
   void read(std::span<const Candidate> candidates, const Budget& budget, Fetched& result) {
     scratch = AllocSetContextCreate(CurrentMemoryContext, "outbox fetch", ALLOCSET_DEFAULT_SIZES);
     for (const Candidate& candidate : candidates) {
-      if (batch.records.size() >= budget.messages || batch.arena.bytes() >= budget.bytes) break;
+      if (batch.records.size() >= budget.messages || batch.cost() >= budget.cost) break;
       if (!open(candidate.leaf)) {
         result.rewritten = true;
         break;

@@ -1,5 +1,6 @@
 #include "claim/window.hpp"
 
+#include "enqueue/message.hpp"
 #include "pg/error.hpp"
 #include "pg/lookup.hpp"
 
@@ -105,7 +106,7 @@ void walk_leaf(Leaf& leaf, std::uint16_t number, Snapshot snapshot, int32 lane, 
              errdetail("Its messages cannot be read, so nothing behind them is published."),
              errhint("If they can be given up: DELETE FROM outbox._segment WHERE segment = %d", leaf.segment)));
   leaf.file = pg::rel_file(table);
-  Oid index_oid = pg::index_of(table, BTREE_AM_OID);
+  Oid index_oid = pg::index_on(table, BTREE_AM_OID, {enqueue::Column::lane, enqueue::Column::xid, enqueue::Column::id});
   if (!OidIsValid(index_oid))
     ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
                     errmsg("table \"%s\" has lost its index on (lane, xid, id)", RelationGetRelationName(table)),

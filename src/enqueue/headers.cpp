@@ -6,6 +6,9 @@ namespace outbox::enqueue {
 
 namespace {
 
+// What a header costs besides its bytes: without it a message could carry any number of empty ones.
+constexpr int64 each_header = 8;
+
 constexpr const char* text_only = "Headers are text in UTF-8.";
 
 [[noreturn]] void refuse(const char* message, const char* detail) {
@@ -62,7 +65,7 @@ int64 check_repeated(const JsonbValue& name, JsonbContainer* array, int64 name_s
   JsonbValue value;
   JsonbIteratorToken token;
   while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
-    if (token == WJB_ELEM) size += name_size + check_value(name, value);
+    if (token == WJB_ELEM) size += each_header + name_size + check_value(name, value);
   return size;
 }
 
@@ -86,7 +89,7 @@ int64 check_headers(Jsonb* headers) {
       if (value.type == jbvBinary && JsonContainerIsArray(value.val.binary.data))
         size += check_repeated(name, value.val.binary.data, name_size);
       else
-        size += name_size + check_value(name, value);
+        size += each_header + name_size + check_value(name, value);
     }
   }
   return size;

@@ -6,7 +6,7 @@
 namespace outbox::enqueue {
 
 // Attribute numbers of outbox._message.
-enum Column : int {
+enum Column : AttrNumber {
   id = 1,
   xid,
   enqueued_at,

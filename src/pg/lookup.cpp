@@ -72,20 +72,33 @@ Oid leaf_oid(const char* base, int32 segment) {
   return relation_oid(name);
 }
 
-Oid index_of(Relation relation, Oid access_method) {
+namespace {
+
+bool is_index_on(Relation index, Oid access_method, std::initializer_list<AttrNumber> columns) {
+  const FormData_pg_index* form = index->rd_index;
+  if (index->rd_rel->relam != access_method || !form->indisvalid ||
+      form->indnatts != static_cast<int>(columns.size()) || form->indnkeyatts != form->indnatts ||
+      RelationGetIndexPredicate(index) != NIL || RelationGetIndexExpressions(index) != NIL)
+    return false;
+  int i = 0;
+  for (const AttrNumber column : columns) {
+    const bool descending = access_method == BTREE_AM_OID && index->rd_indoption[i] != 0;
+    if (form->indkey.values[i++] != column || descending) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Oid index_on(Relation relation, Oid access_method, std::initializer_list<AttrNumber> columns) {
   List* indexes = RelationGetIndexList(relation);
   Oid found = InvalidOid;
   ListCell* cell;
   foreach (cell, indexes) {
-    Oid index = lfirst_oid(cell);
-    HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index));
-    if (!HeapTupleIsValid(tuple)) continue;
-    bool match = reinterpret_cast<Form_pg_class>(GETSTRUCT(tuple))->relam == access_method;
-    ReleaseSysCache(tuple);
-    if (match) {
-      found = index;
-      break;
-    }
+    Relation index = index_open(lfirst_oid(cell), AccessShareLock);
+    if (is_index_on(index, access_method, columns)) found = lfirst_oid(cell);
+    index_close(index, AccessShareLock);
+    if (OidIsValid(found)) break;
   }
   list_free(indexes);
   return found;

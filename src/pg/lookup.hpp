@@ -1,6 +1,8 @@
 // Finds our own objects in the catalogs. Server code.
 #pragma once
 
+#include <initializer_list>
+
 #include "pg/postgres.hpp"
 
 namespace outbox::pg {
@@ -19,8 +21,9 @@ char* extension_version();
 Oid relation_oid(const char* name);
 // `base` is "_message" or "_progress".
 Oid leaf_oid(const char* base, int32 segment);
-// The first valid btree or BRIN index of a relation, InvalidOid if there is none.
-Oid index_of(Relation relation, Oid access_method);
+// The valid index of a relation on just these plain columns, ascending, without a predicate; InvalidOid if there is none.
+// Operators may have made indexes of their own beside ours.
+Oid index_on(Relation relation, Oid access_method, std::initializer_list<AttrNumber> columns);
 
 // The single value of a column in a tuple of ours; an Assert-like ERROR if NULL.
 Datum not_null(HeapTuple tuple, int attribute, TupleDesc desc);

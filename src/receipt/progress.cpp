@@ -9,19 +9,6 @@ namespace outbox::receipt {
 
 namespace {
 
-enum Column : int {
-  segment_column = 1,
-  lane_column,
-  seq_column,
-  first_id_column,
-  last_id_column,
-  messages_column,
-  sent_id_column,
-  appended_at_column,
-  completed_column,
-  window_end_column
-};
-
 struct Newest {
   bool found = false;
   std::int64_t seq = 0;
@@ -36,7 +23,7 @@ bool read_newest_in(int32 segment, int32 lane, Snapshot snapshot, Newest* newest
   Oid table_oid = pg::leaf_oid("_progress", segment);
   Relation table = OidIsValid(table_oid) ? pg::try_open(table_oid, AccessShareLock) : nullptr;
   if (!table) return false;
-  Oid index_oid = pg::index_of(table, BTREE_AM_OID);
+  Oid index_oid = pg::index_on(table, BTREE_AM_OID, {lane_column, seq_column});
   if (!OidIsValid(index_oid))
     elog(ERROR, "table \"%s\" has lost its index on (lane, seq)", RelationGetRelationName(table));
   Relation index = index_open(index_oid, AccessShareLock);

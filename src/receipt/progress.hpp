@@ -12,6 +12,20 @@
 
 namespace outbox::receipt {
 
+// Attribute numbers of outbox._progress.
+enum ProgressColumn : AttrNumber {
+  segment_column = 1,
+  lane_column,
+  seq_column,
+  first_id_column,
+  last_id_column,
+  messages_column,
+  sent_id_column,
+  appended_at_column,
+  completed_column,
+  window_end_column
+};
+
 struct Cursor {
   std::int64_t seq = 0;                                  // of the row it was read from; 0: none yet
   claim::TransactionSnapshot completed;                  // everything finished in it is published

@@ -88,12 +88,12 @@ Drained Upkeep::mark_drained(std::int32_t generation) {
   return result;
 }
 
-void summarize(Oid table) {
+void summarize(Oid table, std::initializer_list<AttrNumber> columns) {
   if (!OidIsValid(table)) return;
   if (!ConditionalLockRelationOid(table, ShareUpdateExclusiveLock)) return;
   Relation relation = pg::try_open(table, NoLock);
   if (!relation) return;
-  const Oid index = pg::index_of(relation, BRIN_AM_OID);
+  const Oid index = pg::index_on(relation, BRIN_AM_OID, columns);
   relation_close(relation, NoLock);
   if (OidIsValid(index)) (void)DirectFunctionCall1(brin_summarize_new_values, ObjectIdGetDatum(index));
 }

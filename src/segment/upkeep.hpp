@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 
 #include "claim/snapshot.hpp"
@@ -26,7 +27,7 @@ class Upkeep {
   std::map<std::int32_t, claim::TransactionSnapshot> quiet_;  // S of each segment that reached step 2
 };
 
-// Summarises new ranges of the segment's BRIN index, unless somebody holds a conflicting lock. Server code.
-void summarize(Oid table);
+// Summarises new ranges of a segment's BRIN index on these columns, unless somebody holds a conflicting lock. Server code.
+void summarize(Oid table, std::initializer_list<AttrNumber> columns);
 
 }  // namespace outbox::segment

@@ -77,6 +77,7 @@ void start_up() {
   if (!found) {
     memset(memory, 0, total_size());
     instance->lock = &GetNamedLWLockTranche("outbox")->lock;
+    instance->initialized_at = GetCurrentTimestamp();
     instance->databases = settings::max_databases;
     instance->workers_each = settings::max_workers_per_database;
     instance->lanes_each = settings::max_lanes;

@@ -74,6 +74,7 @@ struct Shared {
   pg_atomic_uint32 launcher_pid;
   pg_atomic_uint32 databases_changed;  // the launcher shall read pg_database again
   pg_atomic_uint32 claims_refused;     // a database found no slot: to be asked again when one is free
+  TimestampTz initialized_at;          // later than the start of the postmaster: after a crash
   int databases;
   int workers_each;
   int lanes_each;

@@ -63,9 +63,20 @@ struct Child {
   bool warned = false;
 };
 
+pid_t worker_pid(std::size_t slot) {
+  return static_cast<pid_t>(
+      pg_atomic_read_u32(&shared::worker_at(shared::database_at(static_cast<int>(slot)), 0)->pid));
+}
+
 class Launcher {
  public:
-  Launcher() : children_(static_cast<std::size_t>(settings::max_databases)) {}
+  Launcher() : children_(static_cast<std::size_t>(settings::max_databases)) {
+    // After a crash of the server: should a worker be the cause, sessions have some time between two crashes.
+    constexpr long pause_ms = 1500;
+    constexpr long start_up_ms = 10'000;
+    if (TimestampDifferenceMilliseconds(PgStartTime, shared::get()->initialized_at) > start_up_ms)
+      not_before_ = TimestampTzPlusMilliseconds(shared::get()->initialized_at, pause_ms);
+  }
 
   void turn() {
     const TimestampTz now = GetCurrentTimestamp();
@@ -81,9 +92,11 @@ class Launcher {
     const TimestampTz now = GetCurrentTimestamp();
     TimestampTz wake = next_scan_;
     if (!unprobed_.empty()) wake = std::min(wake, next_probe_);
-    for (const Child& child : children_)
-      if (OidIsValid(child.database) && !is_running(child.handle))
-        wake = std::min(wake, std::max(child.next_start, now));
+    for (std::size_t i = 0; i < children_.size(); i++) {
+      const Child& child = children_[i];
+      if (OidIsValid(child.database) && !is_running(child.handle) && worker_pid(i) == 0)
+        wake = std::min(wake, std::max({child.next_start, not_before_, now}));
+    }
     return std::clamp(TimestampDifferenceMilliseconds(now, wake), 10L, scan_interval_ms);
   }
 
@@ -121,10 +134,10 @@ class Launcher {
     auto gone = [&](Oid oid) { return std::find(databases.begin(), databases.end(), oid) == databases.end(); };
     std::erase_if(probed_, gone);
     std::erase_if(unprobed_, gone);
+    condemned_.clear();
     for (int i = 0; i < settings::max_databases; i++) {
-      shared::Database* database = shared::database_at(i);
-      const Oid oid = pg_atomic_read_u32(&database->oid);
-      if (OidIsValid(oid) && gone(oid)) pg::call([database] { shared::release(database); });
+      const Oid oid = pg_atomic_read_u32(&shared::database_at(i)->oid);
+      if (OidIsValid(oid) && gone(oid)) condemned_.push_back(oid);
     }
     for (const Oid oid : databases) {
       const bool known = std::find(probed_.begin(), probed_.end(), oid) != probed_.end() ||
@@ -177,7 +190,11 @@ class Launcher {
     shared::Database* database = shared::database_at(index);
     const Oid oid = pg_atomic_read_u32(&database->oid);
     const TimestampTz now = GetCurrentTimestamp();
-    if (is_running(child.handle)) return;
+    const bool condemned = std::find(condemned_.begin(), condemned_.end(), oid) != condemned_.end();
+    if (is_running(child.handle)) {
+      if (condemned || child.database != oid) TerminateBackgroundWorker(child.handle);
+      return;
+    }
     if (child.handle) ended(child, database, now);
     if (oid != child.database) {
       // A worker gives its slot back when it finds no extension; one created at that very moment is found by a probe.
@@ -186,7 +203,17 @@ class Launcher {
       next_scan_ = std::min(next_scan_, now);
       child = Child{.database = oid};
     }
-    if (!OidIsValid(oid) || pg_atomic_read_u32(&database->evictions) != 0 || now < child.next_start) return;
+    // A worker that an earlier launcher started is not ours to wait for, but it is there; it wakes us when it leaves.
+    const pid_t occupant = worker_pid(static_cast<std::size_t>(index));
+    if (occupant != 0 && condemned) kill(occupant, SIGTERM);
+    if (!OidIsValid(oid) || occupant != 0) return;
+    if (condemned) {
+      // Dropped, or no longer to be connected to. Only an empty slot may be given to another database.
+      pg::call([database] { shared::release(database); });
+      std::erase(condemned_, oid);
+      return;
+    }
+    if (pg_atomic_read_u32(&database->evictions) != 0 || now < std::max(child.next_start, not_before_)) return;
     const Start start{"outbox_worker_main", "outbox worker", oid, index};
     if (pg::call([&] { return in_top_context(start, &child.handle); })) {
       child.warned = false;
@@ -218,9 +245,11 @@ class Launcher {
   }
 
   std::vector<Child> children_;
+  std::vector<Oid> condemned_;  // in a slot, but not to be served any more
   std::vector<Oid> probed_;
   std::vector<Oid> unprobed_;
   BackgroundWorkerHandle* probe_ = nullptr;
+  TimestampTz not_before_ = 0;
   TimestampTz next_scan_ = 0;
   TimestampTz next_probe_ = 0;
   bool warned_ = false;

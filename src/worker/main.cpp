@@ -65,6 +65,7 @@ void set(const char* name, const char* value) { SetConfigOption(name, value, PGC
 
 // What ALTER DATABASE and ALTER ROLE may have set does not apply here.
 void fix_settings() {
+  set("role", "none");
   set("search_path", "pg_catalog, pg_temp");
   set("default_transaction_isolation", "read committed");
   set("default_transaction_read_only", "off");
@@ -76,6 +77,10 @@ void fix_settings() {
   set("session_replication_role", "origin");
   set("synchronous_commit", "off");
   set("enable_seqscan", "off");
+  set("default_tablespace", "");
+  set("default_table_access_method", "heap");
+  set("transform_null_equals", "off");
+  set("exit_on_error", "off");
   set("jit", "off");
   set("client_min_messages", "error");
 }

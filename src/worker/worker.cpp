@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "enqueue/message.hpp"
 #include "pg/lookup.hpp"
 #include "segment/upkeep.hpp"
 #include "worker/transaction.hpp"
@@ -18,7 +19,7 @@ namespace {
 
 // Read and not yet in the progress log, over all lanes. What Kafka's queue takes is bounded by librdkafka's settings.
 constexpr std::size_t most_records = 100'000;
-constexpr std::size_t most_bytes = std::size_t{64} * 1024 * 1024;
+constexpr std::size_t most_cost = std::size_t{64} * 1024 * 1024;
 
 long ms_until(Clock::time_point when) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(when - Clock::now()).count();
@@ -34,12 +35,12 @@ int Worker::wake_fd() const { return publisher_ ? publisher_->wake_fd() : -1; }
 
 bool Worker::room_for_more() const {
   std::size_t records = 0;
-  std::size_t bytes = 0;
+  std::size_t cost = 0;
   for (const auto& batch : batches_) {
     records += batch->records.size();
-    bytes += batch->arena.bytes();
+    cost += batch->cost();
   }
-  return records < most_records && bytes < most_bytes;
+  return records < most_records && cost < most_cost;
 }
 
 // While paused the log is read for the count of what is pending, not for messages.
@@ -114,8 +115,9 @@ void Worker::look_after_segments() {
     for (const claim::Leaf& leaf : leaves_) {
       Transaction transaction(true);
       pg::call([&leaf] {
-        segment::summarize(leaf.table);
-        segment::summarize(pg::leaf_oid("_progress", leaf.segment));
+        segment::summarize(leaf.table, {enqueue::Column::id});
+        segment::summarize(pg::leaf_oid("_progress", leaf.segment),
+                           {receipt::first_id_column, receipt::last_id_column});
       });
       transaction.commit();
     }
