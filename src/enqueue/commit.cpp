@@ -60,7 +60,8 @@ void after_end(bool committed) {
                       errhint("Raise outbox.max_databases and restart the server.")));
   shared::Database* database = innermost ? shared::find(MyDatabaseId) : nullptr;
   if (database && announced) add_to_counters(database, &shared::Lane::finished);
-  if (database && committed) shared::wake_worker(database);
+  // Also after a commit that failed late: the worker alone takes its messages out of the count.
+  if (database && (committed || announced)) shared::wake_worker(database);
   wake_late = innermost && innermost->wake && committed;
   announced = false;
   innermost = nullptr;

@@ -14,6 +14,12 @@ Bytes to_utf8(const char* data, int size, const char* what, const char* hint) {
                       errhint("%s", hint)));
     return {data, size};
   }
+  if (!OidIsValid(FindDefaultConversionProc(encoding, PG_UTF8)))
+    ereport(ERROR,
+            (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+             errmsg("%s cannot be published from a database with encoding \"%s\"", what, pg_encoding_to_char(encoding)),
+             errdetail("Text is published as UTF-8, and PostgreSQL has no conversion from this encoding to UTF-8."),
+             errhint("%s", hint)));
   char* converted = pg_server_to_any(data, size, PG_UTF8);
   return {converted, converted == data ? size : static_cast<int>(strlen(converted))};
 }

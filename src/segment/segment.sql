@@ -95,6 +95,9 @@ CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
 CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._lane
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
+ALTER TABLE outbox._identity ENABLE ALWAYS TRIGGER announce;
+ALTER TABLE outbox._segment ENABLE ALWAYS TRIGGER announce;
+ALTER TABLE outbox._lane ENABLE ALWAYS TRIGGER announce;
 COMMENT ON TRIGGER announce ON outbox._identity IS 'tells sessions and the worker about changes';
 COMMENT ON TRIGGER announce ON outbox._segment IS 'tells sessions and the worker about changes';
 COMMENT ON TRIGGER announce ON outbox._lane IS 'tells sessions and the worker about changes';

@@ -74,7 +74,8 @@ void fix_settings() {
   set("lock_timeout", "1s");
   set("idle_in_transaction_session_timeout", "0");
   set("row_security", "off");
-  set("session_replication_role", "origin");
+  // No trigger of a user runs in the process that holds lanes; our own are ENABLE ALWAYS.
+  set("session_replication_role", "replica");
   set("synchronous_commit", "off");
   set("enable_seqscan", "off");
   set("default_tablespace", "");

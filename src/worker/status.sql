@@ -70,6 +70,7 @@ COMMENT ON TABLE outbox._pause IS 'one row while publishing is paused';
 
 CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._pause
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
+ALTER TABLE outbox._pause ENABLE ALWAYS TRIGGER announce;
 COMMENT ON TRIGGER announce ON outbox._pause IS 'tells the worker about changes';
 
 CREATE FUNCTION outbox.pause() RETURNS void

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "pg/error.hpp"
+#include "pg/lookup.hpp"
 
 namespace outbox::worker {
 
@@ -9,27 +10,37 @@ namespace outbox::worker {
 // recovery aborts the transaction.
 class Transaction {
  public:
-  // `snapshot`: also pushes an active snapshot, which SQL needs.
-  explicit Transaction(bool snapshot) : snapshot_(snapshot) {
-    pg::call([snapshot] {
+  // `sql`: with an active snapshot, and as the extension's owner under the restrictions of index functions: whatever
+  // somebody may have hung onto our tables gets no more rights than their owner has.
+  explicit Transaction(bool sql) : sql_(sql) {
+    pg::call([this] {
       SetCurrentStatementStartTimestamp();  // else xact_start and now() are the start of the process
       StartTransactionCommand();
-      if (snapshot) PushActiveSnapshot(GetTransactionSnapshot());
+      if (!sql_) return;
+      PushActiveSnapshot(GetTransactionSnapshot());
+      GetUserIdAndSecContext(&user_, &security_context_);
+      const Oid owner = pg::extension_owner(pg::extension_oid());
+      if (OidIsValid(owner))
+        SetUserIdAndSecContext(owner, security_context_ | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
     });
   }
   Transaction(const Transaction&) = delete;
   Transaction& operator=(const Transaction&) = delete;
 
   void commit() const {
-    const bool snapshot = snapshot_;
-    pg::call([snapshot] {
-      if (snapshot) PopActiveSnapshot();
+    pg::call([this] {
+      if (sql_) {
+        SetUserIdAndSecContext(user_, security_context_);
+        PopActiveSnapshot();
+      }
       CommitTransactionCommand();
     });
   }
 
  private:
-  bool snapshot_;
+  bool sql_;
+  Oid user_ = InvalidOid;
+  int security_context_ = 0;
 };
 
 }  // namespace outbox::worker

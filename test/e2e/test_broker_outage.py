@@ -148,21 +148,24 @@ def test_a_broker_that_hangs_holds_back_messages_and_no_transaction(cluster, own
     assert_nothing_is_left(cluster)
 
 
-@pytest.mark.parametrize("away", ["stop", "pause"])
-def test_a_fast_shutdown_takes_less_than_5_s_while_the_broker_is_away(cluster, own_kafka, topic, away):
+def test_a_fast_shutdown_takes_less_than_5_s_while_the_broker_is_away(cluster, own_kafka, topic):
     install_outbox(cluster, own_kafka)
-    with Load(cluster, topic) as load:
-        load.wait_for_more(30)
-        getattr(own_kafka, away)()
-        load.wait_for_more(100)
-    for _ in range(2):  # with messages on their way, and just after the start
-        cluster.stop("fast", timeout=5)
-        cluster.start()
-        cluster.wait_worker()
-    wait_backing_off(cluster)
-    own_kafka.start() if away == "stop" else own_kafka.resume()
-    wait_recovered(cluster, 15)
+    loads = []
+    for go_away, come_back in [(own_kafka.stop, own_kafka.start), (own_kafka.pause, own_kafka.resume)]:
+        with Load(cluster, topic, name=go_away.__name__) as load:
+            load.wait_for_more(30)
+            go_away()
+            load.wait_for_more(60)
+        for _ in range(2):  # with messages on their way, and just after the start
+            cluster.stop("fast", timeout=5)
+            cluster.start()
+            cluster.wait_worker()
+        wait_backing_off(cluster)
+        come_back()
+        wait_recovered(cluster, 15)
+        loads.append(load)
     with own_kafka.reader(topic) as reader:
-        # what a hanging broker had in its socket when the server stopped is written when it goes on
-        check(load, reader.read_all(), repeats=away == "pause")
+        records = reader.read_all()
+        for load in loads:  # what the broker took without its answer being heard comes again
+            check(load, [r for r in records if r.key.decode() in load.keys], repeats=True)
     assert_nothing_is_left(cluster)

@@ -15,7 +15,7 @@ def test_the_topic_holds_exactly_what_eight_writers_committed_in_lock_order(clus
     rng = seeded("pauses")
     with Load(cluster, topic) as load:
         for _ in range(size(4, 12)):
-            load.run_for(3.5)
+            load.run_for(4.5)
             # what piles up becomes one window, in which the order is not that of the commits' arrival
             cluster.sql("SELECT outbox.pause()")
             load.run_for(0.5 + rng.random())
