@@ -76,6 +76,9 @@ COMMENT ON FUNCTION outbox._insert_message() IS 'makes INSERT INTO outbox.messag
 
 CREATE TRIGGER enqueue INSTEAD OF INSERT ON outbox.messages
 FOR EACH ROW EXECUTE FUNCTION outbox._insert_message();
+-- With session_replication_role = replica an ordinary trigger would not fire, and the INSERT would be lost without a word.
+-- ALTER TABLE … ENABLE ALWAYS TRIGGER does not take views.
+UPDATE pg_trigger SET tgenabled = 'A' WHERE tgrelid = 'outbox.messages'::regclass AND tgname = 'enqueue';
 COMMENT ON TRIGGER enqueue ON outbox.messages IS 'makes INSERT an outbox.enqueue()';
 
 -- The planner is left one way to read a segment, the BRIN index: without statistics it might choose another.

@@ -17,10 +17,11 @@ namespace {
 
 OpenSegment cached;
 bool cache_valid = false;
-Oid watched = InvalidOid;  // outbox._segment
+Oid watched = InvalidOid;         // outbox._segment
+Oid watched_parent = InvalidOid;  // outbox._message: attaching a segment invalidates it, whatever becomes of triggers
 
 void invalidate(Datum, Oid relation) {
-  if (relation == InvalidOid || relation == watched) cache_valid = false;
+  if (relation == InvalidOid || relation == watched || relation == watched_parent) cache_valid = false;
 }
 
 bool load() {
@@ -28,6 +29,7 @@ bool load() {
     cache_valid = true;
     cached = OpenSegment{};
     watched = pg::relation_oid("_segment");
+    watched_parent = pg::relation_oid("_message");
     if (!OidIsValid(watched) || !OidIsValid(pg::extension_oid()))
       ereport(ERROR,
               (errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("extension \"outbox\" is not installed in this database"),

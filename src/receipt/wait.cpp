@@ -156,7 +156,8 @@ Datum drain(PG_FUNCTION_ARGS) {
     pg::call([snapshot] { UnregisterSnapshot(snapshot); });
     if (lanes.empty()) return pg_atomic_read_u64(&database->completed_sync) >= wanted;
     return std::all_of(lanes.begin(), lanes.end(), [&](std::int32_t lane) {
-      return pg_atomic_read_u64(&shared::lane_at(database, lane)->completed_sync) >= wanted;
+      return lane < shared::get()->lanes_each &&
+             pg_atomic_read_u64(&shared::lane_at(database, lane)->completed_sync) >= wanted;
     });
   });
   PG_RETURN_BOOL(done);

@@ -145,7 +145,19 @@ BEGIN
 
   SELECT s.lanes INTO lane_count FROM outbox._segment s ORDER BY s.segment DESC LIMIT 1;
   lane_count := coalesce(new_lanes, lane_count, 1);
-  SELECT coalesce(max(s.segment), 0) + 1 INTO new_segment FROM outbox._segment s;
+  IF lane_count > current_setting('outbox.max_lanes', true)::integer THEN
+    RAISE EXCEPTION USING
+      ERRCODE = 'invalid_parameter_value',
+      MESSAGE = format('%s lanes are more than this server allows', lane_count),
+      DETAIL = format('outbox.max_lanes is %s.', current_setting('outbox.max_lanes')),
+      HINT = 'Raise outbox.max_lanes and restart the server.';
+  END IF;
+  -- A schema-only dump brings the tables of segments but not their rows here.
+  SELECT max(n) + 1 INTO new_segment
+  FROM (SELECT 0 AS n
+        UNION ALL SELECT s.segment FROM outbox._segment s
+        UNION ALL SELECT substring(c.relname FROM '[0-9]+$')::integer FROM pg_class c
+        WHERE c.relnamespace = 'outbox'::regnamespace AND c.relname ~ '^_(message|progress)_[0-9]{1,9}$') used;
 
   EXECUTE format(
     'CREATE TABLE outbox._message_%1$s (LIKE outbox._message INCLUDING STORAGE) USING heap
@@ -174,7 +186,7 @@ $$;
 COMMENT ON FUNCTION outbox._open_segment(integer) IS 'opens the next segment and rolls the one that is open';
 
 CREATE FUNCTION outbox.roll() RETURNS integer
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS 'SELECT outbox._open_segment()';
 COMMENT ON FUNCTION outbox.roll() IS 'closes the open segment, opens the next one and returns its number; nobody waits for it. Error 55P03 if another session is rolling';
 

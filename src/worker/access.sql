@@ -55,7 +55,7 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     'EXECUTE ON FUNCTION outbox.wait_published(uuid, interval)',
     'EXECUTE ON FUNCTION outbox.drain(interval)',
     'EXECUTE ON FUNCTION outbox.pause()', 'EXECUTE ON FUNCTION outbox.resume()',
-    'EXECUTE ON FUNCTION outbox.roll()', 'EXECUTE ON FUNCTION outbox._open_segment(integer)',
+    'EXECUTE ON FUNCTION outbox.roll()',
     'EXECUTE ON FUNCTION outbox.adopt()',
     'EXECUTE ON FUNCTION outbox.resend(uuid, jsonb)',
     'EXECUTE ON FUNCTION outbox.reset_counters()']
@@ -107,7 +107,7 @@ COMMENT ON FUNCTION outbox._revoke(text[], regrole) IS 'revokes rights, except t
 
 CREATE FUNCTION outbox.grant_producer(role regrole) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS 'SELECT outbox._change_rights(outbox._producer_rights(), $1, true)';
-COMMENT ON FUNCTION outbox.grant_producer(regrole) IS 'lets a role enqueue messages, and nothing else';
+COMMENT ON FUNCTION outbox.grant_producer(regrole) IS 'lets a role enqueue messages, and nothing else; of outbox.messages it can see what INSERT … RETURNING message_id returns';
 CREATE FUNCTION outbox.revoke_producer(role regrole) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS 'SELECT outbox._revoke(outbox._producer_rights(), $1)';
 COMMENT ON FUNCTION outbox.revoke_producer(regrole) IS 'takes back what outbox.grant_producer() granted';
