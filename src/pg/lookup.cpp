@@ -61,6 +61,14 @@ char* extension_version() {
   return version;
 }
 
+bool is_template_database(Oid database) {
+  HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
+  if (!HeapTupleIsValid(tuple)) return false;
+  const bool answer = reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple))->datistemplate;
+  ReleaseSysCache(tuple);
+  return answer;
+}
+
 Oid relation_oid(const char* name) {
   Oid schema = schema_oid();
   return OidIsValid(schema) ? get_relname_relid(name, schema) : InvalidOid;

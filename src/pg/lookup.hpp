@@ -17,6 +17,8 @@ Oid extension_schema(Oid extension);
 // The version that CREATE EXTENSION installed, palloc'd; nullptr without the extension.
 char* extension_version();
 
+bool is_template_database(Oid database);
+
 // An object of the schema outbox by name; InvalidOid if there is none.
 Oid relation_oid(const char* name);
 // `base` is "_message" or "_progress".

@@ -76,19 +76,11 @@ bool may_create_databases() {
   return may;
 }
 
-bool is_template(Oid database) {
-  HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
-  if (!HeapTupleIsValid(tuple)) return false;
-  const bool answer = reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple))->datistemplate;
-  ReleaseSysCache(tuple);
-  return answer;
-}
-
 // The statement's own checks come after us; nobody may stop the worker with one that will fail.
 bool will_be_allowed(Node* statement, Oid database) {
   if (!IsA(statement, RenameStmt) && IsTransactionBlock()) return false;
   const bool owner = pg::owns_database(database, GetUserId());
-  if (IsA(statement, CreatedbStmt)) return may_create_databases() && (owner || is_template(database));
+  if (IsA(statement, CreatedbStmt)) return may_create_databases() && (owner || pg::is_template_database(database));
   return owner;
 }
 

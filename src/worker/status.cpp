@@ -33,14 +33,6 @@ Datum lanes_of(shared::Database* database, int pid) {
   return PointerGetDatum(construct_array(lanes, count, INT4OID, sizeof(int32), true, TYPALIGN_INT));
 }
 
-bool is_template() {
-  HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
-  if (!HeapTupleIsValid(tuple)) return false;
-  const bool answer = reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple))->datistemplate;
-  ReleaseSysCache(tuple);
-  return answer;
-}
-
 const char* why_no_worker() {
   if (!shared::get())
     return "the library is not loaded at server start: add outbox to shared_preload_libraries and restart the server";
@@ -48,7 +40,7 @@ const char* why_no_worker() {
   if (pg_atomic_read_u32(&shared::get()->launcher_pid) == 0)
     return "the outbox launcher is not running: raise max_worker_processes and restart the server, or see the server "
            "log";
-  if (is_template()) return "this is a template database: templates publish nothing";
+  if (pg::is_template_database(MyDatabaseId)) return "this is a template database: templates publish nothing";
   for (int i = 0; i < shared::get()->databases; i++)
     if (pg_atomic_read_u32(&shared::database_at(i)->oid) == InvalidOid)
       return "the launcher has not found this database yet";
