@@ -36,10 +36,10 @@ SELECT outbox.enqueue('orders', repeat('x', 999990), repeat('k', 11));
 \echo :SQLSTATE
 SELECT outbox.enqueue('orders', decode(repeat('00', 999990), 'hex'), decode(repeat('00', 11), 'hex'));
 \echo :SQLSTATE
-SELECT outbox.enqueue('orders', repeat('x', 999990), 'key', '{"name": "val"}') IS NOT NULL AS ok;
-SELECT outbox.enqueue('orders', repeat('x', 999990), 'key', '{"name": "value"}');
+SELECT outbox.enqueue('orders', repeat('x', 999982), 'key', '{"name": "val"}') IS NOT NULL AS ok;
+SELECT outbox.enqueue('orders', repeat('x', 999982), 'key', '{"name": "value"}');
 \echo :SQLSTATE
-SELECT outbox.enqueue('orders', repeat('x', 999990), 'key', '{"name": ["v", "v"]}');
+SELECT outbox.enqueue('orders', repeat('x', 999974), 'key', '{"name": ["v", "v"]}');
 \echo :SQLSTATE
 -- Bytes are counted, not characters, and not the compressed size.
 SELECT outbox.enqueue('orders', repeat('ü', 500001));
