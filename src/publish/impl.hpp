@@ -63,6 +63,8 @@ struct Publisher::Impl {
   // lookup.cpp
   void start_lookup(Topic& topic, Clock::time_point at);
   bool look_up(Topic& topic);
+  void look_up_together(Clock::time_point now);
+  bool lookup_answered(Producer::Lookup& answer, Clock::time_point before, Clock::time_point now);
   bool answered(rd_kafka_resp_err_t request, Clock::time_point now);
   void looked_up(Topic& topic, rd_kafka_resp_err_t error, Clock::time_point now);
   void declare_absent(Topic& topic, Clock::time_point now);

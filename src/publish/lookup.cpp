@@ -39,22 +39,61 @@ bool Publisher::Impl::look_up(Topic& topic) {
     declare_absent(topic, before);
     return true;
   }
-  const auto answer = producers[0]->look_up(handle.get(), std::min(lookup_timeout, lookup_budget));
+  auto answer = producers[0]->look_up(handle.get(), std::min(lookup_timeout, lookup_budget));
   const auto now = Clock::now();
-  lookup_budget -= std::chrono::ceil<milliseconds>(now - before);
-  if (answered(answer.request, now)) {
-    lookup_timeout = usual_timeout;
-    limits_readable = limits_supported && answer.controller_known;
+  if (lookup_answered(answer, before, now)) {
     looked_up(topic, answer.topic, now);
     return true;
   }
   // Not the topic's fault: its grace begins again when somebody answers.
   topic.failing_since.reset();
   topic.back_off(now);
+  return false;
+}
+
+bool Publisher::Impl::lookup_answered(Producer::Lookup& answer, Clock::time_point before, Clock::time_point now) {
+  lookup_budget -= std::chrono::ceil<milliseconds>(now - before);
+  if (answered(answer.request, now)) {
+    lookup_timeout = usual_timeout;
+    limits_readable = limits_supported && answer.controller_known;
+    return true;
+  }
   if (answer.request == RD_KAFKA_RESP_ERR__TIMED_OUT) lookup_timeout = std::min(lookup_timeout * 2, patient_timeout);
   next_lookup = now + std::max(between_attempts, 3 * lookup_timeout);
   lookup_budget = milliseconds(0);
   return false;
+}
+
+// A database may have a topic a tenant. One request asks for all that are due, so that many topics do not wait in line.
+void Publisher::Impl::look_up_together(Clock::time_point now) {
+  constexpr std::ptrdiff_t few = 3;
+  constexpr std::size_t most = 500;
+  if (now < next_lookup || lookup_budget.count() <= 0) return;
+  const auto is_due = [now](const Topic* topic) {
+    return topic->state == Topic::State::looking_up && now >= topic->next_try;
+  };
+  if (std::ranges::count_if(busy, is_due) <= few) return;
+  std::vector<Topic*> due;
+  for (Topic* topic : busy) {
+    if (!is_due(topic)) continue;
+    auto& handle = topic->handles[static_cast<std::size_t>(Route::batches)];
+    if (!handle) handle = producers[0]->topic(topic->name);
+    if (handle) due.push_back(topic);
+    if (due.size() == most) break;
+  }
+  const auto before = Clock::now();
+  auto answer = producers[0]->look_up(nullptr, std::max(lookup_timeout, lookup_budget));
+  const auto after = Clock::now();
+  const bool good = lookup_answered(answer, before, after);
+  for (Topic* topic : due) {
+    const auto found = answer.topics.find(topic->name);
+    if (good && found != answer.topics.end()) {
+      looked_up(*topic, found->second, after);
+    } else {
+      topic->failing_since.reset();
+      topic->back_off(after);
+    }
+  }
 }
 
 // Newer versions of librdkafka do not say that all brokers are down while they know only those of bootstrap.servers.

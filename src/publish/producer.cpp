@@ -28,9 +28,7 @@ rd_kafka_vu_t header_argument(const Header& header) {
   return argument;
 }
 
-rd_kafka_resp_err_t topic_error(const rd_kafka_metadata_t& metadata) {
-  if (metadata.topic_cnt != 1) return RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
-  const auto& topic = metadata.topics[0];
+rd_kafka_resp_err_t topic_error(const rd_kafka_metadata_topic_t& topic) {
   if (topic.err == RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE && topic.partition_cnt > 0) return RD_KAFKA_RESP_ERR_NO_ERROR;
   if (topic.err == RD_KAFKA_RESP_ERR_NO_ERROR && topic.partition_cnt == 0)
     return RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE;
@@ -93,7 +91,11 @@ Producer::Lookup Producer::look_up(rd_kafka_topic_t* topic, std::chrono::millise
   lookup.request = rd_kafka_metadata(kafka_.get(), 0, topic, &answer, static_cast<int>(timeout.count()));
   if (lookup.request != RD_KAFKA_RESP_ERR_NO_ERROR) return lookup;
   const MetadataHandle metadata(answer);
-  if (topic != nullptr) lookup.topic = topic_error(*metadata);
+  const std::span topics(metadata->topics, static_cast<std::size_t>(metadata->topic_cnt));
+  if (topic != nullptr)
+    lookup.topic = topics.size() == 1 ? topic_error(topics.front()) : RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+  else
+    for (const auto& one : topics) lookup.topics.emplace(one.topic, topic_error(one));
   const auto controller = rd_kafka_controllerid(kafka_.get(), 0);
   const std::span brokers(metadata->brokers, static_cast<std::size_t>(metadata->broker_cnt));
   lookup.controller_known = std::ranges::find(brokers, controller, &rd_kafka_metadata_broker_t::id) != brokers.end();

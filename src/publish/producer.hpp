@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "config.hpp"
@@ -30,11 +31,13 @@ class Producer {
   EventHandle next_event(std::chrono::milliseconds wait = std::chrono::milliseconds(0));
 
   struct Lookup {
-    rd_kafka_resp_err_t request = RD_KAFKA_RESP_ERR_NO_ERROR;  // of asking
-    rd_kafka_resp_err_t topic = RD_KAFKA_RESP_ERR_NO_ERROR;    // of the topic, when an answer came
-    bool controller_known = false;                             // request_limits() goes through it and would wait for it
+    rd_kafka_resp_err_t request = RD_KAFKA_RESP_ERR_NO_ERROR;     // of asking
+    rd_kafka_resp_err_t topic = RD_KAFKA_RESP_ERR_NO_ERROR;       // of the topic, when an answer came
+    std::unordered_map<std::string, rd_kafka_resp_err_t> topics;  // when all were asked for
+    bool controller_known = false;  // request_limits() goes through it and would wait for it
   };
-  // Asks for the topic's metadata; a broker that creates topics by itself creates it. Null: asks whether a broker is there.
+  // Asks for the topic's metadata; a broker that creates topics by itself creates it. Null: asks for all
+  // topics that have a handle, in one request; also without any, whether a broker is there.
   Lookup look_up(rd_kafka_topic_t* topic, std::chrono::milliseconds timeout);
 
   // The answer is an event.

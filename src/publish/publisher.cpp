@@ -77,6 +77,7 @@ void Publisher::Impl::poll(std::vector<Outcome>& outcomes) {
 void Publisher::Impl::tend_topics(Clock::time_point now) {
   constexpr std::chrono::milliseconds budget{250};
   lookup_budget = std::max(budget, lookup_timeout);
+  look_up_together(now);
   // By index: the list may grow while a topic is tended.
   for (std::size_t i = 0; i < busy.size(); ++i) tend_topic(*busy[i], now);  // NOLINT(modernize-loop-convert)
   std::erase_if(busy, [](Topic* topic) {

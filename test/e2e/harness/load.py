@@ -37,10 +37,6 @@ EVENT = "INSERT INTO event VALUES (%s, %s, %s)"
 SERVER_GONE = {None, "57P01", "57P02", "57P03"}
 
 
-class _RollBack(Exception):
-    pass
-
-
 class Load:
     """Writers in threads between start() and stop(), or within `with`.
 
@@ -128,7 +124,7 @@ class Load:
             try:
                 if connection is None or connection.closed:
                     connection = psycopg.connect(
-                        host=self.cluster.host, port=self.cluster.port, dbname=self.dbname, user="postgres"
+                        host=self.cluster.host, port=self.cluster.port, dbname=self.dbname, user="postgres", autocommit=True
                     )
                 self._transaction(connection, rng)
             except psycopg.OperationalError as error:
@@ -150,44 +146,43 @@ class Load:
             time.sleep(rng.random() ** 3 * self.pause_s)
 
     def _transaction(self, connection, rng):
-        written = []
-        roll_back = rng.random() < 0.2
-        try:
-            with connection.transaction():
-                if rng.random() < self.asynchronous:
-                    connection.execute("SET LOCAL synchronous_commit = off")
-                    keep = set()
-                else:
-                    keep = self.acknowledged
-                if rng.random() < 0.5:
-                    connection.execute("SELECT pg_current_xact_id()")  # long before the lock
-                    self._pause(rng)
-                for key in sorted(rng.sample(self.keys, rng.choice([1, 1, 2, 3]))):
-                    written += self._savepoint(connection, rng, key) if rng.random() < 0.3 else self._bump(connection, rng, key)
-                    self._pause(rng)
-                if roll_back:
-                    raise _RollBack
-        except _RollBack:
+        # no `with connection.transaction()` around it: that ends without an error when the connection is lost at its end
+        connection.execute("BEGIN")
+        asynchronous = rng.random() < self.asynchronous
+        if asynchronous:
+            connection.execute("SET LOCAL synchronous_commit = off")
+        written = self._statements(connection, rng)
+        if rng.random() < 0.2:
+            connection.execute("ROLLBACK")
             self.discarded.update(written)
             self.counts["rolled back"] += 1
-        else:
-            keep.update(written)
-            self.counts["committed"] += 1
+            return
+        assert connection.execute("COMMIT").statusmessage == "COMMIT"
+        if not asynchronous:
+            self.acknowledged.update(written)
+        self.counts["committed"] += 1
+
+    def _statements(self, connection, rng):
+        written = []
+        if rng.random() < 0.5:
+            connection.execute("SELECT pg_current_xact_id()")  # long before the lock
+            self._pause(rng)
+        for key in sorted(rng.sample(self.keys, rng.choice([1, 1, 2, 3]))):
+            written += self._savepoint(connection, rng, key) if rng.random() < 0.3 else self._bump(connection, rng, key)
+            self._pause(rng)
+        return written
 
     def _savepoint(self, connection, rng, key):
         """One in three is rolled back: 10 % of all."""
-        written = []
-        roll_back = rng.random() < 1 / 3
-        try:
-            with connection.transaction():
-                written = self._bump(connection, rng, key)
-                if roll_back:
-                    raise _RollBack
-        except _RollBack:
-            self.discarded.update(written)
-            self.counts["savepoints rolled back"] += 1
-            return []
-        return written
+        connection.execute("SAVEPOINT s")
+        written = self._bump(connection, rng, key)
+        if rng.random() < 2 / 3:
+            connection.execute("RELEASE s")
+            return written
+        connection.execute("ROLLBACK TO s")
+        self.discarded.update(written)
+        self.counts["savepoints rolled back"] += 1
+        return []
 
     def _bump(self, connection, rng, key):
         values = {"topic": self.topic, "key": key}
