@@ -57,14 +57,22 @@ void Lane::open_window(const Moment& moment) {
   window.above = resumed ? cursor_.sent_id : 0;
   // A resumed window ends before the present: what is behind it must still count as waiting.
   window.sync = resumed ? sync_reached_ : moment.sync;
+  const std::uint64_t behind = resumed ? count_behind(window, moment) : 0;
+  if (!resumed) window.unread = counted_behind_;
   walk(window, newest_end(), moment);
+  pg_atomic_fetch_add_u64(&counters_->unacknowledged, static_cast<std::int64_t>(behind));
+  counted_behind_ = behind;
   pg_write_barrier();
-  if (!resumed) {
-    pg_atomic_write_u64(&counters_->seen, moment.finished);
-    pg_atomic_write_u32(&counters_->counted, 1);
-  }
+  pg_atomic_write_u64(&counters_->seen, moment.finished);
+  pg_atomic_write_u32(&counters_->counted, 1);
   next_window_++;
   windows_.push_back(std::move(window));
+}
+
+// A resumed window can be long, and operators want to know at once how much there is behind it.
+std::uint64_t Lane::count_behind(const Window& window, const Moment& moment) const {
+  std::vector<claim::Leaf> leaves = moment.leaves;
+  return claim::walk_window(leaves, moment.snapshot, number_, window.upto, moment.now, 0, 1).total;
 }
 
 std::unique_ptr<claim::Batch> Lane::read_window(Window& window, const Moment& moment, const claim::Budget& budget) {

@@ -82,6 +82,7 @@ class Lane {
   [[nodiscard]] const claim::TransactionSnapshot& newest_end() const;
   void walk(Window& window, const claim::TransactionSnapshot& from, const Moment& moment);
   void open_window(const Moment& moment);
+  [[nodiscard]] std::uint64_t count_behind(const Window& window, const Moment& moment) const;
   std::unique_ptr<claim::Batch> read_window(Window& window, const Moment& moment, const claim::Budget& budget);
   void settle(const publish::Record& record, const claim::Origin& origin);
   void close_finished_windows();
@@ -94,6 +95,7 @@ class Lane {
   receipt::Cursor appended_;  // as it stands in the progress log
   std::deque<Window> windows_;
   std::uint32_t next_window_ = 1;
+  std::uint64_t counted_behind_ = 0;  // behind a resumed window, in `unacknowledged` already
   std::deque<claim::Batch*> sent_;
   receipt::Encoder receipts_;
   std::vector<receipt::Refused> refused_;
