@@ -81,6 +81,23 @@ FOR EACH ROW EXECUTE FUNCTION outbox._insert_message();
 UPDATE pg_trigger SET tgenabled = 'A' WHERE tgrelid = 'outbox.messages'::regclass AND tgname = 'enqueue';
 COMMENT ON TRIGGER enqueue ON outbox.messages IS 'makes INSERT an outbox.enqueue()';
 
+CREATE FUNCTION outbox._refuse_change() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  RAISE EXCEPTION USING
+    ERRCODE = 'object_not_in_prerequisite_state',
+    MESSAGE = 'messages are never changed',
+    DETAIL = format('%s is not possible on outbox.messages: each message is sent as it was enqueued.', TG_OP),
+    HINT = 'See outbox.dead_letters and outbox.resend().';
+END
+$$;
+COMMENT ON FUNCTION outbox._refuse_change() IS 'refuses UPDATE and DELETE on outbox.messages';
+
+CREATE TRIGGER refuse_change INSTEAD OF UPDATE OR DELETE ON outbox.messages
+FOR EACH ROW EXECUTE FUNCTION outbox._refuse_change();
+COMMENT ON TRIGGER refuse_change ON outbox.messages IS 'messages are never changed';
+
 -- The planner is left one way to read a segment, the BRIN index: without statistics it might choose another.
 CREATE FUNCTION outbox._find_id(message_id uuid, OUT found_segment integer, OUT found_id bigint, OUT found_lane integer,
                                 OUT found_xid xid8)
