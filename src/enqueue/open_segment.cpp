@@ -76,9 +76,17 @@ void open_first() {
   if (!load()) segment::open_next(0);
 }
 
+// The open segment's table is gone (a half restored dump, a DROP TABLE): rolls on, so that new messages have a place. The
+// worker says what is lost with the table.
+void replace_lost(const OpenSegment& lost) {
+  LockRelationOid(watched, ShareRowExclusiveLock);
+  if (load() && cached.segment == lost.segment) segment::open_next(0);
+}
+
 }  // namespace
 
 Relation open_leaf(OpenSegment* chosen) {
+  int32 missing = 0;  // segment whose table could not be opened
   for (;;) {
     if (!cache_valid && !load()) {
       open_first();
@@ -90,7 +98,13 @@ Relation open_leaf(OpenSegment* chosen) {
       *chosen = tried;
       return leaf;
     }
-    if (leaf) relation_close(leaf, cached.leaf == tried.leaf ? NoLock : RowExclusiveLock);
+    if (leaf) {
+      relation_close(leaf, cached.leaf == tried.leaf ? NoLock : RowExclusiveLock);
+    } else if (missing == tried.segment) {
+      replace_lost(tried);
+    } else {
+      missing = tried.segment;
+    }
     cache_valid = false;
     CHECK_FOR_INTERRUPTS();
   }

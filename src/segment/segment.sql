@@ -230,7 +230,8 @@ BEGIN
   END IF;
   old_generation := coalesce(old_generation, 0);
   SELECT array_agg(s.segment ORDER BY s.segment) INTO old_segments
-  FROM outbox._segment s WHERE s.generation = old_generation;
+  FROM outbox._segment s
+  WHERE s.generation = old_generation AND to_regclass('outbox._message_' || s.segment) IS NOT NULL;
 
   -- Waits for the transactions that still write to the old segments: what they commit must be copied.
   FOREACH segment_number IN ARRAY coalesce(old_segments, '{}') LOOP
