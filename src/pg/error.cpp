@@ -30,7 +30,8 @@ void recover() {
 void error_message(char* buffer, size_t size, int* sqlstate) {
   MemoryContext before = MemoryContextSwitchTo(TopMemoryContext);
   ErrorData* error = CopyErrorData();
-  strlcpy(buffer, error->message ? error->message : "", size);
+  pg_snprintf(buffer, size, "%s%s%s", error->message ? error->message : "", error->hint ? ": " : "",
+              error->hint ? error->hint : "");
   if (sqlstate) *sqlstate = error->sqlerrcode;
   FreeErrorData(error);
   MemoryContextSwitchTo(before);

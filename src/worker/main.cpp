@@ -147,7 +147,7 @@ void run(Worker& worker) {
       pgstat_report_stat(false);
       woken = wait(worker);
     } catch (const pg::ErrorInFlight&) {
-      char text[256];
+      char text[512];
       pg::error_message(text, sizeof text, nullptr);
       pg::recover();
       worker.back_off(text);
