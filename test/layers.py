@@ -83,6 +83,7 @@ def unit(tmp, _pg_config, _arguments):
         fcntl.flock(lock, fcntl.LOCK_EX)
         configure = ["cmake", "--preset", "asan", "-Wno-dev", "--log-level=WARNING"]
         pg_config = f"-DPG_CONFIG={os.environ.get('PG_CONFIG', 'pg_config')}"
+        print("compiling with sanitizers", flush=True)
         status = run(*configure, pg_config, cwd=ROOT, stdout=subprocess.DEVNULL)
         status = status or run("cmake", "--build", "--preset", "unit", "--", "--quiet", cwd=ROOT)
     if status:

@@ -77,7 +77,7 @@ class RealKafka(Resource, Readable):
         config = self.folder / "server.properties"
         self.tool("kafka.tools.StorageTool", "format", "--standalone", f"--cluster-id={cluster_id}", "-c", config, *users)
 
-    def start(self, timeout=60):
+    def start(self, timeout=120):
         """Start and wait until it answers a metadata request."""
         self.start_without_waiting()
         try:
