@@ -46,14 +46,14 @@ struct Reader {
     table = nullptr;
   }
 
-  bool is_candidate(const Candidate& candidate) const {
+  [[nodiscard]] bool is_candidate(const Candidate& candidate) const {
     slot_getallattrs(slot);
     const Datum* values = slot->tts_values;
     return DatumGetInt64(values[Column::id - 1]) == candidate.id &&
            DatumGetUInt64(values[Column::xid - 1]) == candidate.xid && DatumGetInt32(values[Column::lane - 1]) == lane;
   }
 
-  bool is_there(const Candidate& candidate) {
+  [[nodiscard]] bool is_there(const Candidate& candidate) const {
     ItemPointerData tid = candidate.tid;
     return table_tuple_fetch_row_version(table, &tid, snapshot, slot) && is_candidate(candidate);
   }

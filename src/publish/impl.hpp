@@ -113,6 +113,8 @@ struct Publisher::Impl {
   std::chrono::milliseconds lookup_timeout{100};
   std::chrono::milliseconds lookup_budget{0};  // what is left of this poll's
   Clock::time_point next_lookup{};
+  Clock::time_point last_lookup{};
+  bool many_lookups = false;  // more topics wait to be looked up than are asked for singly
   int unanswered = 0;  // questions without an answer since the last one with
   Clock::time_point next_probe{};
 

@@ -53,6 +53,7 @@ bool Publisher::Impl::look_up(Topic& topic) {
 
 bool Publisher::Impl::lookup_answered(Producer::Lookup& answer, Clock::time_point before, Clock::time_point now) {
   lookup_budget -= std::chrono::ceil<milliseconds>(now - before);
+  last_lookup = now;
   if (answered(answer.request, now)) {
     lookup_timeout = usual_timeout;
     limits_readable = limits_supported && answer.controller_known;
@@ -64,23 +65,30 @@ bool Publisher::Impl::lookup_answered(Producer::Lookup& answer, Clock::time_poin
   return false;
 }
 
-// A database may have a topic a tenant. One request asks for all that are due, so that many topics do not wait in line.
+// A database may have a topic a tenant. One request asks for all that are due, so that many topics do not wait in line. It
+// names every topic that has a handle, so only a set of limited size has one; the others follow when these have a verdict.
 void Publisher::Impl::look_up_together(Clock::time_point now) {
   constexpr std::ptrdiff_t few = 3;
-  constexpr std::size_t most = 500;
-  if (now < next_lookup || lookup_budget.count() <= 0) return;
-  const auto is_due = [now](const Topic* topic) {
-    return topic->state == Topic::State::looking_up && now >= topic->next_try;
+  constexpr std::size_t most = 400;
+  const auto is_looking = [](const Topic* topic) { return topic->state == Topic::State::looking_up; };
+  const auto has_handle = [](const Topic* topic) {
+    return static_cast<bool>(topic->handles[static_cast<std::size_t>(Route::batches)]);
   };
-  if (std::ranges::count_if(busy, is_due) <= few) return;
+  many_lookups = std::ranges::count_if(busy, is_looking) > few;
+  if (!many_lookups || now < next_lookup || lookup_budget.count() <= 0) return;
+  auto room =
+      most - std::min<std::size_t>(most, static_cast<std::size_t>(std::ranges::count_if(
+                                             busy, [&](const Topic* t) { return is_looking(t) && has_handle(t); })));
   std::vector<Topic*> due;
   for (Topic* topic : busy) {
-    if (!is_due(topic)) continue;
-    auto& handle = topic->handles[static_cast<std::size_t>(Route::batches)];
-    if (!handle) handle = producers[0]->topic(topic->name);
-    if (handle) due.push_back(topic);
-    if (due.size() == most) break;
+    if (!is_looking(topic) || now < topic->next_try) continue;
+    if (!has_handle(topic) && room > 0) {
+      topic->handles[static_cast<std::size_t>(Route::batches)] = producers[0]->topic(topic->name);
+      --room;
+    }
+    if (has_handle(topic)) due.push_back(topic);
   }
+  if (due.empty()) return;
   const auto before = Clock::now();
   auto answer = producers[0]->look_up(nullptr, std::max(lookup_timeout, lookup_budget));
   const auto after = Clock::now();
@@ -90,7 +98,8 @@ void Publisher::Impl::look_up_together(Clock::time_point now) {
     if (good && found != answer.topics.end()) {
       looked_up(*topic, found->second, after);
     } else {
-      topic->failing_since.reset();
+      // A slow answer is no outage; only when nobody is there does a topic's grace begin again.
+      if (answer.request == RD_KAFKA_RESP_ERR__TRANSPORT) topic->failing_since.reset();
       topic->back_off(after);
     }
   }

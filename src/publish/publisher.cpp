@@ -91,7 +91,7 @@ void Publisher::Impl::tend_topics(Clock::time_point now) {
 
 void Publisher::Impl::tend_topic(Topic& topic, Clock::time_point now) {
   if (topic.state == Topic::State::draining && topic.in_flight == 0) drained(topic, now);
-  if (topic.state == Topic::State::looking_up && now >= topic.next_try && now >= next_lookup &&
+  if (topic.state == Topic::State::looking_up && !many_lookups && now >= topic.next_try && now >= next_lookup &&
       lookup_budget.count() > 0) {
     look_up(topic);
   }
@@ -112,7 +112,11 @@ std::optional<Clock::time_point> Publisher::Impl::next_poll() const {
   };
   for (const Topic* topic : busy) {
     auto deadline = topic->deadline();
-    if (deadline && topic->state == Topic::State::looking_up) deadline = std::max(*deadline, next_lookup);
+    if (deadline && topic->state == Topic::State::looking_up) {
+      deadline = std::max(*deadline, next_lookup);
+      // Those that wait for a place in the set are not asked for before somebody leaves it.
+      if (many_lookups) deadline = std::max(*deadline, last_lookup + std::chrono::milliseconds(50));
+    }
     earlier(deadline);
   }
   if (limits_readable) earlier(next_refresh);
