@@ -16,23 +16,14 @@ struct StoredSnapshot {
   FullTransactionId xip[FLEXIBLE_ARRAY_MEMBER];
 };
 
-// An xid in a snapshot is at most 2^31 older than the next one, so the next one's epoch or the one before.
-std::uint64_t widen(TransactionId xid, FullTransactionId next) {
-  const TransactionId next_xid = XidFromFullTransactionId(next);
-  std::uint64_t epoch = EpochFromFullTransactionId(next);
-  if (xid > next_xid) epoch--;
-  return (epoch << 32) | xid;
-}
-
 }  // namespace
 
 TransactionSnapshot from_server(Snapshot snapshot) {
-  const FullTransactionId next = ReadNextFullTransactionId();
   TransactionSnapshot result;
-  result.xmin = widen(snapshot->xmin, next);
-  result.xmax = widen(snapshot->xmax, next);
+  result.xmin = pg::widen(snapshot->xmin);
+  result.xmax = pg::widen(snapshot->xmax);
   result.xip.reserve(snapshot->xcnt);
-  for (uint32 i = 0; i < snapshot->xcnt; i++) result.xip.push_back(widen(snapshot->xip[i], next));
+  for (uint32 i = 0; i < snapshot->xcnt; i++) result.xip.push_back(pg::widen(snapshot->xip[i]));
   std::sort(result.xip.begin(), result.xip.end());
   return result;
 }

@@ -62,7 +62,7 @@ struct IndexWalk {
     asked = xid;
     const TransactionId short_xid = XidFromFullTransactionId(FullTransactionIdFromU64(xid));
     LWLockAcquire(XactTruncationLock, LW_SHARED);
-    aborted = !TransactionIdPrecedes(short_xid, pg::oldest_clog_xid()) && !TransactionIdDidCommit(short_xid);
+    aborted = xid >= pg::widen(pg::oldest_clog_xid()) && !TransactionIdDidCommit(short_xid);
     LWLockRelease(XactTruncationLock);
     return aborted;
   }

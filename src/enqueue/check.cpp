@@ -21,7 +21,7 @@ void check_topic(const text* topic) {
     found = "The name is empty.";
   else if (size > longest_topic)
     found = psprintf("The name has %d characters, Kafka allows %d.", size, longest_topic);
-  else if (strspn(name, ".") >= static_cast<size_t>(size) && size <= 2)
+  else if (size <= 2 && name[0] == '.' && name[size - 1] == '.')
     found = "Kafka reserves the names \".\" and \"..\".";
   else
     for (int i = 0; i < size && !found; i++)

@@ -108,6 +108,14 @@ inline TransactionId oldest_clog_xid() { return TransamVariables->oldestClogXid;
 inline TransactionId oldest_clog_xid() { return ShmemVariableCache->oldestClogXid; }
 #endif
 
+// An xid8 from an xid that is at most 2^31 older than the next one: of the next one's epoch, or of the one before.
+inline uint64 widen(TransactionId xid) {
+  const FullTransactionId next = ReadNextFullTransactionId();
+  uint64 epoch = EpochFromFullTransactionId(next);
+  if (xid > XidFromFullTransactionId(next)) epoch--;
+  return (epoch << 32) | xid;
+}
+
 #if PG_VERSION_NUM >= 160000
 using RelFile = RelFileNumber;
 inline RelFile rel_file(Relation rel) { return rel->rd_locator.relNumber; }

@@ -115,7 +115,7 @@ struct Publisher::Impl {
   Clock::time_point next_lookup{};
   Clock::time_point last_lookup{};
   bool many_lookups = false;  // more topics wait to be looked up than are asked for singly
-  int unanswered = 0;  // questions without an answer since the last one with
+  int unanswered = 0;         // questions without an answer since the last one with
   Clock::time_point next_probe{};
 
   bool limits_supported = true;

@@ -7,17 +7,6 @@ namespace outbox::receipt {
 
 namespace {
 
-shared::Database* require_worker() {
-  shared::Database* database = shared::find(MyDatabaseId);
-  if (!database)
-    pg::call([] {
-      ereport(ERROR,
-              (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), errmsg("nothing publishes messages of this database"),
-               errdetail("There is no outbox worker to wait for."), errhint("See outbox.workers.")));
-    });
-  return database;
-}
-
 struct Deadline {
   bool never;
   TimestampTz at = 0;
@@ -37,6 +26,27 @@ struct Deadline {
     return std::clamp(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), at), 1L, longest);
   }
 };
+
+// Just after a start the launcher may not have come to this database yet.
+shared::Database* require_worker(const Deadline& deadline) {
+  shared::Database* database = shared::find(MyDatabaseId);
+  while (!database && shared::get() && !deadline.passed()) {
+    pg::call([] {
+      constexpr long pause_ms = 50;
+      (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, pause_ms, PG_WAIT_EXTENSION);
+      ResetLatch(MyLatch);
+      CHECK_FOR_INTERRUPTS();
+    });
+    database = shared::find(MyDatabaseId);
+  }
+  if (!database)
+    pg::call([] {
+      ereport(ERROR,
+              (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), errmsg("nothing publishes messages of this database"),
+               errdetail("There is no outbox worker to wait for."), errhint("See outbox.workers.")));
+    });
+  return database;
+}
 
 // Sleeps until `reached` holds or the time is over.
 template <class Condition>
@@ -133,7 +143,7 @@ Datum wait_published(PG_FUNCTION_ARGS) {
   const Deadline deadline(fcinfo, 1);
   Place place = require_place(message_id);
   if (!is_published(place)) {
-    const bool done = wait_until(require_worker(), deadline, [&] {
+    const bool done = wait_until(require_worker(deadline), deadline, [&] {
       // outbox.adopt() moves what is unpublished to another row.
       if (place.lane < 0) place = require_place(message_id);
       return is_published(place);
@@ -146,7 +156,7 @@ Datum wait_published(PG_FUNCTION_ARGS) {
 
 Datum drain(PG_FUNCTION_ARGS) {
   const Deadline deadline(fcinfo, 0);
-  shared::Database* database = require_worker();
+  shared::Database* database = require_worker(deadline);
   // The worker takes a snapshot after it has read this number, and says so when everything in the snapshot is done.
   const uint64 wanted = pg_atomic_add_fetch_u64(&database->requested_sync, 1);
   pg::call([database] { shared::wake_worker(database); });

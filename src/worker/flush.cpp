@@ -8,10 +8,10 @@ namespace {
 
 // Server code. The commit log knows the LSN of asynchronous commits and sets it before the commit can be seen; a
 // synchronous commit was flushed before. An xid whose commit log is truncated was flushed with the truncation's record.
-XLogRecPtr commit_of(TransactionId xid) {
+XLogRecPtr commit_of(std::uint64_t xid) {
   LWLockAcquire(XactTruncationLock, LW_SHARED);
-  const bool kept = !TransactionIdPrecedes(xid, pg::oldest_clog_xid());
-  const XLogRecPtr commit = kept ? TransactionIdGetCommitLSN(xid) : InvalidXLogRecPtr;
+  const bool kept = xid >= pg::widen(pg::oldest_clog_xid());
+  const XLogRecPtr commit = kept ? TransactionIdGetCommitLSN(static_cast<TransactionId>(xid)) : InvalidXLogRecPtr;
   LWLockRelease(XactTruncationLock);
   return commit;
 }
@@ -25,7 +25,7 @@ void flush_commits_of(const claim::Batch& batch) {
     for (const claim::Origin& origin : batch.origins) {
       if (origin.xid == previous) continue;
       previous = origin.xid;
-      const XLogRecPtr commit = commit_of(XidFromFullTransactionId(FullTransactionIdFromU64(origin.xid)));
+      const XLogRecPtr commit = commit_of(origin.xid);
       if (commit > last) last = commit;
     }
     if (last != InvalidXLogRecPtr && last > pg::flushed_up_to()) XLogFlush(last);

@@ -94,7 +94,9 @@ class Launcher {
     if (!unprobed_.empty()) wake = std::min(wake, next_probe_);
     for (std::size_t i = 0; i < children_.size(); i++) {
       const Child& child = children_[i];
-      if (OidIsValid(child.database) && !is_running(child.handle) && worker_pid(i) == 0)
+      // While somebody needs the database alone, its end wakes us.
+      const bool evicted = pg_atomic_read_u32(&shared::database_at(static_cast<int>(i))->evictions) != 0;
+      if (OidIsValid(child.database) && !evicted && !is_running(child.handle) && worker_pid(i) == 0)
         wake = std::min(wake, std::max({child.next_start, not_before_, now}));
     }
     return std::clamp(TimestampDifferenceMilliseconds(now, wake), 10L, scan_interval_ms);
