@@ -21,7 +21,7 @@ class Arena {
     return {to, size};
   }
   char* reserve(std::size_t size) {
-    if (used_ + size > room_) grow(size);
+    if (blocks_.empty() || used_ + size > room_) grow(size);
     char* place = blocks_.back().get() + used_;
     used_ += size;
     bytes_ += size;
