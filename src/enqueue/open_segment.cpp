@@ -53,7 +53,7 @@ bool load() {
 // The worker opens the first segment, so that no enqueuer waits for another one's commit.
 bool ask_worker() {
   shared::Database* database = shared::find(MyDatabaseId);
-  if (!database || !segment::extension_is_committed()) return false;
+  if (!database || !pg::extension_is_committed()) return false;
   constexpr long patience_ms = 3000;
   const TimestampTz give_up = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), patience_ms);
   bool opened = false;

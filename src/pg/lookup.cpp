@@ -1,9 +1,5 @@
 #include "pg/lookup.hpp"
 
-extern "C" {
-#include "catalog/pg_am.h"
-}
-
 namespace outbox::pg {
 
 namespace {
@@ -28,13 +24,12 @@ Oid schema_oid() { return get_namespace_oid("outbox", true); }
 
 namespace {
 
-FormData_pg_extension extension_form(Oid extension) {
+FormData_pg_extension extension_form() {
   Relation catalog;
   HeapTuple tuple = extension_tuple(&catalog);
   FormData_pg_extension form{};
   if (HeapTupleIsValid(tuple)) {
-    auto* found = reinterpret_cast<Form_pg_extension>(GETSTRUCT(tuple));
-    if (found->oid == extension) memcpy(&form, found, offsetof(FormData_pg_extension, extrelocatable));
+    memcpy(&form, GETSTRUCT(tuple), offsetof(FormData_pg_extension, extrelocatable));
     heap_freetuple(tuple);
   }
   table_close(catalog, AccessShareLock);
@@ -43,9 +38,18 @@ FormData_pg_extension extension_form(Oid extension) {
 
 }  // namespace
 
-Oid extension_owner(Oid extension) { return extension_form(extension).extowner; }
+Oid extension_owner() { return extension_form().extowner; }
 
-Oid extension_schema(Oid extension) { return extension_form(extension).extnamespace; }
+Oid extension_schema() { return extension_form().extnamespace; }
+
+bool extension_is_committed() {
+  Relation catalog;
+  HeapTuple tuple = extension_tuple(&catalog);
+  const bool committed =
+      HeapTupleIsValid(tuple) && !TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+  table_close(catalog, AccessShareLock);
+  return committed;
+}
 
 char* extension_version() {
   Relation catalog;

@@ -10,10 +10,12 @@ namespace outbox::pg {
 // InvalidOid without the extension; a schema `outbox` that is not the extension's does not count.
 Oid extension_oid();
 Oid schema_oid();
-// Owner of the extension.
-Oid extension_owner(Oid extension);
+// InvalidOid without the extension.
+Oid extension_owner();
 // The schema that CREATE EXTENSION recorded; not the one its objects are in.
-Oid extension_schema(Oid extension);
+Oid extension_schema();
+// False while the CREATE EXTENSION is part of the current transaction: then no worker can see it.
+bool extension_is_committed();
 // The version that CREATE EXTENSION installed, palloc'd; nullptr without the extension.
 char* extension_version();
 

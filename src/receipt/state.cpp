@@ -134,7 +134,7 @@ int fetch_rows(std::int32_t segment, std::int32_t lane, std::int64_t id, Fetched
   Oid user;
   int security_context;
   GetUserIdAndSecContext(&user, &security_context);
-  SetUserIdAndSecContext(pg::extension_owner(pg::extension_oid()), security_context | SECURITY_LOCAL_USERID_CHANGE);
+  SetUserIdAndSecContext(pg::extension_owner(), security_context | SECURITY_LOCAL_USERID_CHANGE);
   const int guc_level = NewGUCNestLevel();
   for (const auto& [name, value] :
        {std::pair{"search_path", "pg_catalog, pg_temp"}, std::pair{"enable_seqscan", "off"}})

@@ -20,20 +20,21 @@ bool names(List* objects, const char* name) {
 
 // The extension stands in two schemas: its own, and the one that CREATE EXTENSION recorded (usually public), which
 // contains nothing of it but takes it along when it is dropped.
-bool drops_schema_of(const DropStmt* drop, Oid extension) {
+bool drops_schema_of_ours(const DropStmt* drop) {
   if (names(drop->objects, "outbox")) return true;
-  const Oid recorded = pg::extension_schema(extension);
+  const Oid recorded = pg::extension_schema();
   const char* name = OidIsValid(recorded) ? get_namespace_name(recorded) : nullptr;
   return name != nullptr && names(drop->objects, name);
 }
 
 }  // namespace
 
+bool may_drop_extension() { return superuser() || pg::extension_owner() == GetUserId(); }
+
 bool drops_extension(Node* statement) {
   if (!IsA(statement, DropOwnedStmt) && !IsA(statement, DropStmt)) return false;
-  const Oid extension = pg::extension_oid();
   if (IsA(statement, DropOwnedStmt)) {
-    const Oid owner = pg::extension_owner(extension);
+    const Oid owner = pg::extension_owner();
     ListCell* cell;
     foreach (cell, reinterpret_cast<DropOwnedStmt*>(statement)->roles)
       if (get_rolespec_oid(lfirst_node(RoleSpec, cell), true) == owner) return true;
@@ -43,7 +44,7 @@ bool drops_extension(Node* statement) {
   // Without CASCADE a schema or a required extension is not dropped while ours is there.
   if (drop->removeType == OBJECT_EXTENSION)
     return names(drop->objects, "outbox") || (drop->behavior == DROP_CASCADE && names(drop->objects, "plpgsql"));
-  return drop->removeType == OBJECT_SCHEMA && drop->behavior == DROP_CASCADE && drops_schema_of(drop, extension);
+  return drop->removeType == OBJECT_SCHEMA && drop->behavior == DROP_CASCADE && drops_schema_of_ours(drop);
 }
 
 namespace {
@@ -74,7 +75,7 @@ Datum guard_drop(PG_FUNCTION_ARGS) {
   Node* statement = reinterpret_cast<EventTriggerData*>(fcinfo->context)->parsetree;
   if (!OidIsValid(pg::extension_oid()) || !drops_extension(statement)) PG_RETURN_NULL();
   // Somebody without the right to drop it learns that from the DROP itself, and takes no lock here.
-  if (!superuser_arg(GetUserId()) && pg::extension_owner(pg::extension_oid()) != GetUserId()) PG_RETURN_NULL();
+  if (!may_drop_extension()) PG_RETURN_NULL();
   const int64 count = count_unpublished();
   if (count > 0)
     ereport(

@@ -7,5 +7,6 @@ namespace outbox::segment {
 
 // For a session in a database that has the extension.
 bool drops_extension(Node* statement);
+bool may_drop_extension();
 
 }  // namespace outbox::segment

@@ -86,7 +86,7 @@ void open_next(int32 lanes) {
   Oid user;
   int security_context;
   GetUserIdAndSecContext(&user, &security_context);
-  SetUserIdAndSecContext(pg::extension_owner(pg::extension_oid()),
+  SetUserIdAndSecContext(pg::extension_owner(),
                          security_context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
   if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
   Oid types[] = {INT4OID};
@@ -96,19 +96,6 @@ void open_next(int32 lanes) {
     elog(ERROR, "could not open a segment");
   SPI_finish();
   SetUserIdAndSecContext(user, security_context);
-}
-
-bool extension_is_committed() {
-  Relation catalog = table_open(ExtensionRelationId, AccessShareLock);
-  ScanKeyData key;
-  ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber, F_NAMEEQ, CStringGetDatum("outbox"));
-  SysScanDesc scan = systable_beginscan(catalog, ExtensionNameIndexId, true, nullptr, 1, &key);
-  HeapTuple tuple = systable_getnext(scan);
-  const bool committed =
-      HeapTupleIsValid(tuple) && !TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
-  systable_endscan(scan);
-  table_close(catalog, AccessShareLock);
-  return committed;
 }
 
 }  // namespace outbox::segment

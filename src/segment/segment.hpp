@@ -27,7 +27,4 @@ bool read_open(Row* open);
 // Opens the next segment in this transaction; lanes 0: as many as before.
 void open_next(int32 lanes);
 
-// False while the CREATE EXTENSION is part of the current transaction: then no worker can see it.
-bool extension_is_committed();
-
 }  // namespace outbox::segment

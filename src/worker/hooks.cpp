@@ -160,7 +160,7 @@ void utility(PlannedStmt* pstmt, const char* text, bool read_only_tree, ProcessU
   }
   // The drop and the worker would lock our tables in different orders. If it is refused, the worker comes back.
   if (shared::get() && OidIsValid(MyDatabaseId) && is_drop(statement) && OidIsValid(pg::extension_oid()) &&
-      segment::drops_extension(statement) && (superuser() || pg::extension_owner(pg::extension_oid()) == GetUserId()))
+      segment::drops_extension(statement) && segment::may_drop_extension())
     take_alone(MyDatabaseId);
   run(pstmt, text, read_only_tree, context, params, environment, destination, completion);
 

@@ -53,7 +53,7 @@ Found find_server(const char* name) {
     return found;
   }
   found.superuser = superuser_arg(server->owner);
-  if (!found.superuser && server->owner != pg::extension_owner(pg::extension_oid())) {
+  if (!found.superuser && server->owner != pg::extension_owner()) {
     found.problem = psprintf(
         "foreign server \"%s\" belongs to \"%s\", who is neither the owner of the extension nor a "
         "superuser: ALTER SERVER %s OWNER TO …",

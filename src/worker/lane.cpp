@@ -18,7 +18,7 @@ void subtract(pg_atomic_uint64& counter, std::uint64_t count) {
 }  // namespace
 
 Lane::Lane(std::int32_t number, receipt::Cursor cursor, shared::Lane* counters)
-    : number_(number), counters_(counters), cursor_(std::move(cursor)), appended_(cursor_) {
+    : number_(number), counters_(counters), cursor_(std::move(cursor)) {
   pg_atomic_write_u32(&counters_->counted, 0);
   pg_atomic_write_u64(&counters_->unacknowledged, 0);
   pg_atomic_write_u64(&counters_->oldest, 0);
@@ -204,7 +204,6 @@ receipt::Advance Lane::progress() const {
   receipt::Advance advance;
   advance.lane = number_;
   advance.to = cursor_;
-  advance.to.seq = appended_.seq;
   advance.messages = receipts_.count();
   advance.first_id = receipts_.smallest_id();
   advance.last_id = receipts_.largest_id();
@@ -214,8 +213,6 @@ receipt::Advance Lane::progress() const {
 }
 
 void Lane::progress_appended(std::int64_t seq) {
-  appended_ = cursor_;
-  appended_.seq = seq;
   cursor_.seq = seq;
   if (receipts_.count() > 0)
     pg_atomic_write_u64(&counters_->last_published_at, static_cast<std::uint64_t>(GetCurrentTimestamp()));

@@ -60,9 +60,6 @@ class Lane {
 
   [[nodiscard]] std::int32_t number() const { return number_; }
   [[nodiscard]] bool idle() const { return sent_.empty() && !has_unread(); }
-  [[nodiscard]] std::size_t unappended() const { return receipts_.count() + refused_.size(); }
-  [[nodiscard]] const receipt::Cursor& appended() const { return appended_; }
-  [[nodiscard]] const std::vector<receipt::Refused>& refused() const { return refused_; }
   std::chrono::steady_clock::time_point last_append{};
 
  private:
@@ -91,8 +88,7 @@ class Lane {
 
   std::int32_t number_;
   shared::Lane* counters_;
-  receipt::Cursor cursor_;    // in memory, as far as there are outcomes
-  receipt::Cursor appended_;  // as it stands in the progress log
+  receipt::Cursor cursor_;  // as far as there are outcomes; `seq` is that of the newest row in the progress log
   std::deque<Window> windows_;
   std::uint32_t next_window_ = 1;
   std::uint64_t counted_behind_ = 0;  // behind a resumed window, in `unacknowledged` already

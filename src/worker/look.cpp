@@ -21,7 +21,6 @@ struct Look {
   bool extension = false;
   Oid extension_oid = InvalidOid;
   bool paused = false;
-  bool any_segment = false;
   char version[64] = "";
   identity::Verdict verdict = identity::Verdict::none_yet;
   int32 generation = 0;
@@ -95,7 +94,7 @@ void Worker::look() {
   if (found.extension && holds)
     configure(std::move(server));
   else
-    stop_publishing();
+    drop_lanes();
   want_read_ = true;
 }
 
@@ -169,15 +168,6 @@ void Worker::configure(KafkaServer server) {
 void Worker::resubmit_all() {
   for (const auto& batch : batches_) batch->submitted = 0;
   submitting_ = 0;
-}
-
-void Worker::stop_publishing() {
-  if (publisher_) {
-    publisher_->close(1s, outcomes_);
-    publisher_.reset();
-  }
-  configured_.reset();
-  drop_lanes();
 }
 
 void Worker::drop_lanes() {

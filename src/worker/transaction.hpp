@@ -19,7 +19,7 @@ class Transaction {
       if (!sql_) return;
       PushActiveSnapshot(GetTransactionSnapshot());
       GetUserIdAndSecContext(&user_, &security_context_);
-      const Oid owner = pg::extension_owner(pg::extension_oid());
+      const Oid owner = pg::extension_owner();
       if (OidIsValid(owner))
         SetUserIdAndSecContext(owner, security_context_ | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
     });

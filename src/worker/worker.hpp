@@ -61,7 +61,6 @@ class Worker {
   void configure(KafkaServer server);
   void serve_segment_request();
   void drop_lanes();
-  void stop_publishing();
   void resubmit_all();
 
   // flow.cpp
