@@ -7,6 +7,8 @@ VERSION = 0.1
 
 PG_CONFIG ?= pg_config
 PKG_CONFIG ?= pkg-config
+# Builds for several PostgreSQL or librdkafka stand beside each other in folders of their own.
+BUILD ?= build
 
 .DEFAULT_GOAL := all
 DEVELOPMENT := setup demo test unit soak format lint lint-format lint-includes lint-tidy
@@ -49,18 +51,18 @@ ifneq (,$(filter-out $(DEVELOPMENT),$(or $(MAKECMDGOALS),all)))
 
 SOURCES := $(shell sed 's/\#.*//' src/sources.list)
 SQL_SOURCES := $(filter %.sql,$(SOURCES))
-OBJS := $(patsubst src/%.cpp,build/obj/%.o,$(filter %.cpp,$(SOURCES)))
+OBJS := $(patsubst src/%.cpp,$(BUILD)/obj/%.o,$(filter %.cpp,$(SOURCES)))
 
-SCRIPT := build/outbox--$(VERSION).sql
+SCRIPT := $(BUILD)/outbox--$(VERSION).sql
 DATA_built = $(SCRIPT)
 DATA = $(wildcard upgrade/*.sql)
 
 REGRESS = $(patsubst sql/%.sql,%,$(sort $(wildcard sql/*.sql)))
-REGRESS_OUTPUT = build/regress
+REGRESS_OUTPUT = $(BUILD)/regress
 REGRESS_OPTS = --outputdir=$(REGRESS_OUTPUT)
 REGRESS_PREP = regress-output
 
-EXTRA_CLEAN = build
+EXTRA_CLEAN = $(BUILD)
 
 KAFKA_CFLAGS := $(shell $(PKG_CONFIG) --cflags rdkafka)
 KAFKA_LIBS := $(shell $(PKG_CONFIG) --libs rdkafka)
@@ -81,16 +83,16 @@ OUTBOX_CXXFLAGS = -std=c++20 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra $(WE
 SERVER_FLAGS = -DPGDLLEXPORT='__attribute__((visibility("default")))' -isystem $(shell $(PG_CONFIG) --includedir-server)
 
 # src/publish is compiled without the server's headers, so that it stays testable without a server.
-$(filter build/obj/publish/%,$(OBJS)): SERVER_FLAGS =
+$(filter $(BUILD)/obj/publish/%,$(OBJS)): SERVER_FLAGS =
 
-$(OBJS): build/obj/%.o: src/%.cpp build/flags
+$(OBJS): $(BUILD)/obj/%.o: src/%.cpp $(BUILD)/flags
 	@$(MKDIR_P) $(@D)
 	$(CXX) $(OUTBOX_CXXFLAGS) -MMD -MP $(SERVER_FLAGS) -c -o $@ $<
 
 -include $(OBJS:.o=.d)
 
 # Changes when another PostgreSQL, compiler or flag is chosen: then everything is compiled again.
-build/flags: FORCE
+$(BUILD)/flags: FORCE
 	@$(MKDIR_P) $(@D)
 	@printf '%s\n' '$(shell $(PG_CONFIG) --version --includedir-server)' '$(CXX) $(OUTBOX_CXXFLAGS)' > $@.$$$$; \
 	if cmp -s $@.$$$$ $@; then rm -f $@.$$$$; else mv $@.$$$$ $@; fi

@@ -118,7 +118,7 @@ def sql(tmp, pg_config, _arguments):
 
     with Cluster() as cluster:
         output = tmp / "regress"
-        settings = [f"PG_CONFIG={pg_config}", f"REGRESS_OUTPUT={output}"]
+        settings = [f"PG_CONFIG={pg_config}", f"BUILD={os.environ.get('BUILD', 'build')}", f"REGRESS_OUTPUT={output}"]
         command = ["make", "-s", "--no-print-directory", "-C", ROOT, *settings, "installcheck"]
         status, lines = run_and_keep(*command, env=cluster.environment())
     counts = Counts()
@@ -135,6 +135,46 @@ def sql(tmp, pg_config, _arguments):
     if status and differences.exists():
         print(differences.read_text(errors="replace"))
     return at_least_one(counts, status, "sql")
+
+
+def majors(tmp, pg_config, _arguments):
+    """pg_regress and ten seconds end to end on the other major versions of PostgreSQL."""
+    counts = Counts()
+    own = subprocess.check_output([pg_config, "--version"], text=True)
+    for major in ("14", "15", "16", "17", "18"):
+        if not own.startswith(f"PostgreSQL {major}"):
+            print(f"---- PostgreSQL {major}", flush=True)
+            counts.add(one_major(major, tmp / f"postgresql-{major}"))
+    return counts
+
+
+def one_major(major, folder):
+    done = subprocess.run([TEST / "postgresql", major, folder / "server"], capture_output=True, text=True)
+    if done.returncode == 3:
+        reason = done.stderr.strip().splitlines()[-1]
+        return Counts(skipped=[f"majors.{major}.{test}: {reason}" for test in ("sql", "e2e")])
+    if done.returncode:
+        print(done.stderr)
+        return at_least_one(Counts(), done.returncode, f"majors.{major}: unpack")
+    with other_environment(PG_CONFIG=done.stdout.strip(), BUILD=f"build/postgresql-{major}"):
+        counts = install(folder / "installed")
+        if not counts.failed:
+            counts.add(sql(folder, os.environ["PG_CONFIG"], []))
+            counts.add(e2e(folder, os.environ["PG_CONFIG"], ["-q", "-k", "ten_seconds"]))
+    counts.failed = [f"majors.{major}.{name}" for name in counts.failed]
+    counts.skipped = [f"majors.{major}.{name}" for name in counts.skipped]
+    return counts
+
+
+@contextlib.contextmanager
+def other_environment(**changes):
+    before = dict(os.environ)
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def pgtap(_tmp, _pg_config, _arguments):
@@ -171,9 +211,9 @@ def e2e(tmp, _pg_config, arguments):
     return count_junit(report, run(*command, *arguments), "e2e")
 
 
-LAYERS = {"unit": unit, "sql": sql, "pgtap": pgtap, "e2e": e2e}
-NEEDS_SERVER = {"sql", "pgtap", "e2e"}
-FILES = {"unit": "unit/*.cpp", "sql": "../sql/*.sql", "pgtap": "pgtap/*.sql", "e2e": "e2e/test_*.py"}
+LAYERS = {"unit": unit, "sql": sql, "pgtap": pgtap, "majors": majors, "e2e": e2e}
+NEEDS_SERVER = {"sql", "pgtap", "majors", "e2e"}
+FILES = {"unit": "unit/*.cpp", "sql": "../sql/*.sql", "pgtap": "pgtap/*.sql", "majors": "e2e/test_ten_seconds.py", "e2e": "e2e/test_*.py"}
 
 
 # ---- around them

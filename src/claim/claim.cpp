@@ -26,7 +26,7 @@ void claim_into(int32* lanes, std::size_t* count, std::size_t most) {
     const int32 lane = DatumGetInt32(SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &null));
     if (lane >= settings::max_lanes) continue;
     LOCKTAG tag = tag_of(lane);
-    if (LockHeldByMe(&tag, ExclusiveLock)) continue;
+    if (pg::is_locked_by_us(&tag, ExclusiveLock)) continue;
     if (LockAcquire(&tag, ExclusiveLock, true, true) == LOCKACQUIRE_NOT_AVAIL) continue;
     lanes[(*count)++] = lane;
   }

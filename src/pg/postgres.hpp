@@ -166,6 +166,33 @@ inline Oid primary_key_index(Relation relation) {
 #endif
 }
 
+inline bool is_locked_by_us(const LOCKTAG* tag, LOCKMODE mode) {
+#if PG_VERSION_NUM >= 170000
+  return LockHeldByMe(tag, mode, false);
+#else
+  return LockHeldByMe(tag, mode);
+#endif
+}
+
+// Makes the caller's function return a set in a tuplestore, with the columns that it declares.
+inline void begin_result_set(FunctionCallInfo fcinfo) {
+#if PG_VERSION_NUM >= 150000
+  InitMaterializedSRF(fcinfo, 0);
+#else
+  ReturnSetInfo* result = reinterpret_cast<ReturnSetInfo*>(fcinfo->resultinfo);
+  if (!result || !IsA(result, ReturnSetInfo) || !(result->allowedModes & SFRM_Materialize))
+    ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+                    errmsg("set-valued function called in context that cannot accept a set")));
+  MemoryContext before = MemoryContextSwitchTo(result->econtext->ecxt_per_query_memory);
+  if (get_call_result_type(fcinfo, nullptr, &result->setDesc) != TYPEFUNC_COMPOSITE)
+    elog(ERROR, "return type must be a row type");
+  result->setDesc = BlessTupleDesc(result->setDesc);
+  result->setResult = tuplestore_begin_heap((result->allowedModes & SFRM_Materialize_Random) != 0, false, work_mem);
+  result->returnMode = SFRM_Materialize;
+  MemoryContextSwitchTo(before);
+#endif
+}
+
 inline Relation try_open(Oid relation, LOCKMODE mode) { return try_relation_open(relation, mode); }
 
 }  // namespace outbox::pg

@@ -224,7 +224,7 @@ Datum kafka_offset(PG_FUNCTION_ARGS) {
 }
 
 Datum cursors(PG_FUNCTION_ARGS) {
-  pg::call([fcinfo] { InitMaterializedSRF(fcinfo, 0); });
+  pg::call([fcinfo] { pg::begin_result_set(fcinfo); });
   auto* result = reinterpret_cast<ReturnSetInfo*>(fcinfo->resultinfo);
   const Progress progress(GetActiveSnapshot());
   for (const Progress::LaneCursor& entry : progress.cursors()) {

@@ -12,7 +12,7 @@ namespace outbox::worker {
 namespace {
 
 ReturnSetInfo* begin_set(FunctionCallInfo fcinfo) {
-  InitMaterializedSRF(fcinfo, 0);
+  pg::begin_result_set(fcinfo);
   return reinterpret_cast<ReturnSetInfo*>(fcinfo->resultinfo);
 }
 

@@ -12,8 +12,6 @@ from . import processes
 from .resources import Resource
 from .waiting import wait_until
 
-PG_CONFIG = os.environ.get("PG_CONFIG", "pg_config")
-
 DEFAULTS = {
     "listen_addresses": "127.0.0.1",
     "log_line_prefix": "%m [%p] %b %d ",
@@ -26,7 +24,8 @@ DEFAULTS = {
 
 
 def bindir():
-    return pathlib.Path(subprocess.check_output([PG_CONFIG, "--bindir"], text=True).strip())
+    pg_config = os.environ.get("PG_CONFIG", "pg_config")
+    return pathlib.Path(subprocess.check_output([pg_config, "--bindir"], text=True).strip())
 
 
 class Cluster(Resource):
