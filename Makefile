@@ -93,9 +93,17 @@ $(OBJS): $(BUILD)/obj/%.o: src/%.cpp $(BUILD)/flags
 
 # Changes when another PostgreSQL, compiler or flag is chosen: then everything is compiled again.
 $(BUILD)/flags: FORCE
-	@$(MKDIR_P) $(@D)
-	@printf '%s\n' '$(shell $(PG_CONFIG) --version --includedir-server)' '$(CXX) $(OUTBOX_CXXFLAGS)' > $@.$$$$; \
-	if cmp -s $@.$$$$ $@; then rm -f $@.$$$$; else mv $@.$$$$ $@; fi
+	$(call write_if_changed,'$(shell $(PG_CONFIG) --version --includedir-server)' '$(CXX) $(OUTBOX_CXXFLAGS)')
+
+# PGXS links into this folder, whatever BUILD is.
+$(shlib): build/linked
+build/linked: FORCE
+	$(call write_if_changed,'$(BUILD)' '$(SHLIB_LINK)')
+
+define write_if_changed
+@$(MKDIR_P) $(@D)
+@printf '%s\n' $(1) > $@.$$$$; if cmp -s $@.$$$$ $@; then rm -f $@.$$$$; else mv $@.$$$$ $@; fi
+endef
 
 $(SCRIPT): $(SQL_SOURCES) src/sources.list
 	@$(MKDIR_P) $(@D)
