@@ -21,24 +21,39 @@ class Arena {
     return {to, size};
   }
   char* reserve(std::size_t size) {
-    if (blocks_.empty() || used_ + size > room_) grow(size);
-    char* place = blocks_.back().get() + used_;
+    if (!block_ || used_ + size > block_->size) next_block(size);
+    char* place = block_->memory.get() + used_;
     used_ += size;
     bytes_ += size;
     return place;
   }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
+  // Keeps the blocks of usual size: what the kernel gives back and takes again costs more than what is copied into it.
+  void clear() {
+    std::erase_if(blocks_, [](const Block& one) { return one.size > usual_size; });
+    block_ = nullptr;
+    next_ = used_ = bytes_ = 0;
+  }
 
  private:
-  static constexpr std::size_t block = 256 * 1024;
-  void grow(std::size_t size) {
-    room_ = size > block ? size : block;
-    blocks_.push_back(std::make_unique_for_overwrite<char[]>(room_));
+  static constexpr std::size_t usual_size = 256 * 1024;
+  struct Block {
+    std::unique_ptr<char[]> memory;
+    std::size_t size;
+  };
+  void next_block(std::size_t size) {
+    if (next_ == blocks_.size() || blocks_[next_].size < size) {
+      const std::size_t room = size > usual_size ? size : usual_size;
+      blocks_.insert(blocks_.begin() + static_cast<std::ptrdiff_t>(next_),
+                     {std::make_unique_for_overwrite<char[]>(room), room});
+    }
+    block_ = &blocks_[next_++];
     used_ = 0;
   }
-  std::vector<std::unique_ptr<char[]>> blocks_;
+  std::vector<Block> blocks_;
+  Block* block_ = nullptr;  // the one being filled, blocks_[next_ - 1]
+  std::size_t next_ = 0;
   std::size_t used_ = 0;
-  std::size_t room_ = 0;
   std::size_t bytes_ = 0;
 };
 
@@ -77,10 +92,48 @@ struct Batch {
     return arena.bytes() + headers.size() * each_header + records.size() * each_record;
   }
   [[nodiscard]] bool done() const { return settled == records.size(); }
+
+  void reserve(std::size_t messages) {
+    headers.reserve(messages);
+    header_begin.reserve(messages);
+    records.reserve(messages);
+    origins.reserve(messages);
+  }
+  // As new, but with the memory.
+  void clear() {
+    arena.clear();
+    headers.clear();
+    header_begin.clear();
+    records.clear();
+    origins.clear();
+    flushed = false;
+    submitted = settled = 0;
+  }
+};
+
+// Finished batches, whose memory the next ones use.
+class SpareBatches {
+ public:
+  std::unique_ptr<Batch> take() {
+    if (batches_.empty()) return std::make_unique<Batch>();
+    std::unique_ptr<Batch> batch = std::move(batches_.back());
+    batches_.pop_back();
+    return batch;
+  }
+  void put(std::unique_ptr<Batch> batch) {
+    constexpr std::size_t most = 16;
+    if (batches_.size() == most) return;
+    batch->clear();
+    batches_.push_back(std::move(batch));
+  }
+  void clear() { batches_ = std::vector<std::unique_ptr<Batch>>(); }
+
+ private:
+  std::vector<std::unique_ptr<Batch>> batches_;
 };
 
 struct Budget {
-  std::size_t messages = 10'000;
+  std::size_t messages = 4'000;
   std::size_t cost = 8 * 1024 * 1024;
 };
 

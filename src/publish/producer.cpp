@@ -11,22 +11,34 @@ namespace {
 // librdkafka takes a null pointer for "none", and a view of nothing may have one.
 const char* not_null(std::string_view text) { return text.data() != nullptr ? text.data() : ""; }
 
-rd_kafka_vu_t memory(rd_kafka_vtype_t type, const std::optional<std::string_view>& field) {
-  rd_kafka_vu_t argument;
-  argument.vtype = type;
-  argument.u.mem.ptr = field ? const_cast<char*>(not_null(*field)) : nullptr;
-  argument.u.mem.size = field ? field->size() : 0;
-  return argument;
-}
+// Fills the arguments of one rd_kafka_produceva. They are wide and only partly read, so they are used again as they are.
+class Arguments {
+ public:
+  explicit Arguments(std::vector<rd_kafka_vu_t>& room) : room_(room) {}
 
-rd_kafka_vu_t header_argument(const Header& header) {
-  rd_kafka_vu_t argument;
-  argument.vtype = RD_KAFKA_VTYPE_HEADER;
-  argument.u.header.name = not_null(header.name);
-  argument.u.header.val = header.value ? not_null(*header.value) : nullptr;
-  argument.u.header.size = header.value ? static_cast<ssize_t>(header.value->size()) : 0;
-  return argument;
-}
+  rd_kafka_vu_t& add(rd_kafka_vtype_t type) {
+    if (count_ == room_.size()) room_.emplace_back();
+    room_[count_].vtype = type;
+    return room_[count_++];
+  }
+  void add(rd_kafka_vtype_t type, const std::optional<std::string_view>& field) {
+    if (!field) return;
+    auto& memory = add(type).u.mem;
+    memory.ptr = const_cast<char*>(not_null(*field));
+    memory.size = field->size();
+  }
+  void add(const Header& header) {
+    auto& to = add(RD_KAFKA_VTYPE_HEADER).u.header;
+    to.name = not_null(header.name);
+    to.val = header.value ? not_null(*header.value) : nullptr;
+    to.size = header.value ? static_cast<ssize_t>(header.value->size()) : 0;
+  }
+  [[nodiscard]] std::size_t count() const { return count_; }
+
+ private:
+  std::vector<rd_kafka_vu_t>& room_;
+  std::size_t count_ = 0;
+};
 
 rd_kafka_resp_err_t topic_error(const rd_kafka_metadata_topic_t& topic) {
   if (topic.err == RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE && topic.partition_cnt > 0) return RD_KAFKA_RESP_ERR_NO_ERROR;
@@ -63,20 +75,16 @@ TopicHandle Producer::topic(const std::string& name) {
 }
 
 rd_kafka_resp_err_t Producer::send(rd_kafka_topic_t* topic, const Record& record, void* opaque) {
-  arguments_.clear();
-  auto& rkt = arguments_.emplace_back();
-  rkt.vtype = RD_KAFKA_VTYPE_RKT;
-  rkt.u.rkt = topic;
-  auto& pointer = arguments_.emplace_back();
-  pointer.vtype = RD_KAFKA_VTYPE_OPAQUE;
-  pointer.u.ptr = opaque;
-  auto& time = arguments_.emplace_back();
-  time.vtype = RD_KAFKA_VTYPE_TIMESTAMP;
-  time.u.i64 = record.timestamp_ms;
-  if (record.payload) arguments_.push_back(memory(RD_KAFKA_VTYPE_VALUE, record.payload));
-  if (record.key) arguments_.push_back(memory(RD_KAFKA_VTYPE_KEY, record.key));
-  for (const auto& header : record.headers) arguments_.push_back(header_argument(header));
-  const ErrorHandle error(rd_kafka_produceva(kafka_.get(), arguments_.data(), arguments_.size()));
+  Arguments arguments(arguments_);
+  arguments.add(RD_KAFKA_VTYPE_RKT).u.rkt = topic;
+  arguments.add(RD_KAFKA_VTYPE_OPAQUE).u.ptr = opaque;
+  arguments.add(RD_KAFKA_VTYPE_TIMESTAMP).u.i64 = record.timestamp_ms;
+  arguments.add(RD_KAFKA_VTYPE_VALUE, record.payload);
+  arguments.add(RD_KAFKA_VTYPE_KEY, record.key);
+  for (const auto& header : record.headers) arguments.add(header);
+  const ErrorHandle error(rd_kafka_produceva(kafka_.get(), arguments_.data(), arguments.count()));
+  constexpr std::size_t many = 1'000;
+  if (arguments.count() > many) arguments_ = std::vector<rd_kafka_vu_t>();
   return error ? rd_kafka_error_code(error.get()) : RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 

@@ -31,6 +31,11 @@ std::vector<LogLine> Publisher::take_log() { return impl_->log.take(); }
 
 std::size_t Publisher::outstanding() const { return impl_->slots.used() + impl_->ready.size(); }
 
+void Publisher::give_back_memory() {
+  if (impl_->slots.used() == 0) impl_->slots = {};
+  if (impl_->ready.empty()) impl_->ready = std::vector<Outcome>();
+}
+
 void Publisher::close(std::chrono::milliseconds limit, std::vector<Outcome>& outcomes) {
   if (!impl_->closed) impl_->close(limit);
   impl_->hand_over(outcomes);

@@ -96,6 +96,8 @@ class Publisher {
   std::vector<LogLine> take_log();
   // Records submitted that have no outcome yet.
   [[nodiscard]] std::size_t outstanding() const;
+  // Frees what is only kept for the next records.
+  void give_back_memory();
 
   // Ends: takes the reports at hand for at most `limit`, purges the rest. Outcomes of what was acknowledged are appended.
   void close(std::chrono::milliseconds limit, std::vector<Outcome>& outcomes);

@@ -69,8 +69,9 @@ CREATE TABLE outbox._progress (
   appended_at timestamptz NOT NULL,
   completed   pg_snapshot NOT NULL,
   window_end  pg_snapshot,
-  receipts    bytea
+  receipts    bytea       -- packed by us: to compress it once more costs the worker more than it saves
 ) PARTITION BY LIST (segment);
+ALTER TABLE outbox._progress ALTER receipts SET STORAGE EXTERNAL;
 COMMENT ON TABLE outbox._progress IS 'the progress log: the newest row of a lane is its cursor; each row carries receipts (Kafka partition and offset of each message)';
 
 CREATE TABLE outbox._lane (

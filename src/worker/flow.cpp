@@ -52,7 +52,7 @@ void Worker::read_lanes() {
   if (know_all_segments(snapshot)) {
     const claim::TransactionSnapshot now = claim::from_server(snapshot);
     for (std::size_t i = 0; i < lanes_.size(); i++)
-      read_lane(*lanes_[i], {snapshot, now, finished[i], sync, leaves_}, count_only);
+      read_lane(*lanes_[i], {snapshot, now, finished[i], sync, leaves_, spare_}, count_only);
   } else {
     control_changed = true;
     SetLatch(MyLatch);
@@ -73,6 +73,7 @@ void Worker::read_lane(Lane& lane, const Lane::Moment& moment, bool count_only) 
   batch->first_ticket = next_ticket_;
   for (publish::Record& record : batch->records) record.ticket = next_ticket_++;
   lane.expect(batch.get());
+  memory_used_ += batch->cost();
   batches_.push_back(std::move(batch));
   active_ = true;
 }
@@ -139,6 +140,7 @@ void Worker::apply_outcomes() {
   }
   outcomes_.clear();
   while (!batches_.empty() && batches_.front()->done()) {
+    spare_.put(std::move(batches_.front()));
     batches_.pop_front();
     if (submitting_ > 0) submitting_--;
   }

@@ -82,7 +82,7 @@ std::unique_ptr<claim::Batch> Lane::read_window(Window& window, const Moment& mo
     walk(window, from, moment);
     if (window.list.empty()) return nullptr;
   }
-  auto batch = std::make_unique<claim::Batch>();
+  auto batch = moment.spare.take();
   batch->lane = number_;
   const std::span<const claim::Candidate> rest = std::span(window.list).subspan(window.next);
   const claim::Fetched fetched =
@@ -94,7 +94,9 @@ std::unique_ptr<claim::Batch> Lane::read_window(Window& window, const Moment& mo
   // Candidates of aborted transactions and rolled-back savepoints end here.
   subtract(counters_->unacknowledged, fetched.candidates - batch->records.size());
   if (fetched.rewritten) window.next = window.list.size();
-  return batch->records.empty() ? nullptr : std::move(batch);
+  if (!batch->records.empty()) return batch;
+  moment.spare.put(std::move(batch));
+  return nullptr;
 }
 
 // While paused: what is counted must be there, and the first message tells the age.

@@ -38,6 +38,7 @@ class Lane {
     std::uint64_t finished;
     std::uint64_t sync;
     const std::vector<claim::Leaf>& leaves;
+    claim::SpareBatches& spare;
   };
   std::unique_ptr<claim::Batch> read(const Moment& moment, const claim::Budget& budget);
   // Whether read() would find something without a new snapshot.

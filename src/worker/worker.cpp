@@ -1,5 +1,7 @@
 #include "worker/worker.hpp"
 
+#include <malloc.h>
+
 #include <algorithm>
 
 #include "enqueue/message.hpp"
@@ -20,6 +22,12 @@ namespace {
 // Read and not yet in the progress log, over all lanes. What Kafka's queue takes is bounded by librdkafka's settings.
 constexpr std::size_t most_records = 100'000;
 constexpr std::size_t most_cost = std::size_t{64} * 1024 * 1024;
+
+// After so much the C library is asked for what it keeps; by itself it gives back only what lies at the heap's end.
+constexpr std::size_t worth_giving_back = std::size_t{8} * 1024 * 1024;
+
+// How long messages that wait for Kafka may put off the upkeep of segments.
+constexpr std::chrono::seconds longest_delay_of_upkeep{30};
 
 long ms_until(Clock::time_point when) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(when - Clock::now()).count();
@@ -60,7 +68,7 @@ long Worker::sleep_ms() const {
     if (const auto poll = publisher_->next_poll()) wake = std::min(wake, *poll);
   for (const auto& lane : lanes_)
     if (lane->has_progress()) wake = std::min(wake, lane->last_append + append_interval);
-  if ((rolled_segments_ || active_) && situation_.may_publish()) wake = std::min(wake, next_upkeep_);
+  if ((rolled_segments_ || active_) && situation_.may_publish()) wake = std::min(wake, upkeep_due());
   return ms_until(std::max(wake, std::min(retry_at_, now + look_interval)));
 }
 
@@ -77,9 +85,10 @@ bool Worker::turn(bool woken) {
   take_reports();
   if (retry_at_ <= Clock::now()) {
     append_progress(false);
-    if (situation_.may_publish() && next_upkeep_ <= Clock::now()) look_after_segments();
+    if (situation_.may_publish() && upkeep_due() <= Clock::now()) look_after_segments();
     failures_ = 0;
   }
+  if (memory_used_ >= worth_giving_back && idle()) give_back_memory();
   write_log();
   show_state();
   return true;
@@ -106,6 +115,21 @@ void Worker::finish() {
     apply_outcomes();
   }
   append_progress(true);
+}
+
+// What an operator sees of the process between two rushes is what it needs then.
+void Worker::give_back_memory() {
+  memory_used_ = 0;
+  spare_.clear();
+  outcomes_ = std::vector<publish::Outcome>();
+  if (publisher_) publisher_->give_back_memory();
+  malloc_trim(0);
+}
+
+// Messages that wait come first.
+Clock::time_point Worker::upkeep_due() const {
+  const bool behind = std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->has_unread(); });
+  return behind ? next_upkeep_ + longest_delay_of_upkeep : next_upkeep_;
 }
 
 void Worker::look_after_segments() {

@@ -78,6 +78,8 @@ class Worker {
 
   // worker.cpp
   void look_after_segments();
+  [[nodiscard]] Clock::time_point upkeep_due() const;
+  void give_back_memory();
   [[nodiscard]] bool room_for_more() const;
   [[nodiscard]] bool may_read() const;
   [[nodiscard]] bool idle() const;
@@ -108,7 +110,9 @@ class Worker {
   std::string unconfigured_reason_;
 
   std::deque<std::unique_ptr<claim::Batch>> batches_;  // in the order of their tickets
-  std::size_t submitting_ = 0;                         // index of the first batch that is not wholly submitted
+  claim::SpareBatches spare_;
+  std::size_t memory_used_ = 0;  // by what was read since memory was given back last
+  std::size_t submitting_ = 0;   // index of the first batch that is not wholly submitted
   std::uint64_t next_ticket_ = 1;
   std::vector<publish::Outcome> outcomes_;
 

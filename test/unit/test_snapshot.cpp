@@ -45,5 +45,25 @@ TEST(Arena, KeepsWhatWasCopiedWhereItWas) {
   for (const auto& [original, copy] : copies) EXPECT_EQ(original, copy);
 }
 
+TEST(Arena, IsFilledAgainAfterItWasCleared) {
+  Arena arena;
+  for (std::size_t round = 0; round < 4; round++) {
+    std::vector<std::pair<std::string, std::string_view>> copies;
+    for (std::size_t size : {200'000UL, 1'000'000UL, 200'000UL - round, 262'144UL, 300'000UL * round, 3UL}) {
+      std::string original(size, static_cast<char>('a' + copies.size() + round));
+      const std::string_view copy = arena.copy(original.data(), original.size());
+      copies.emplace_back(std::move(original), copy);
+    }
+    std::size_t total = 0;
+    for (const auto& [original, copy] : copies) {
+      EXPECT_EQ(original, copy);
+      total += copy.size();
+    }
+    EXPECT_EQ(arena.bytes(), total);
+    arena.clear();
+    EXPECT_EQ(arena.bytes(), 0U);
+  }
+}
+
 }  // namespace
 }  // namespace outbox::claim
