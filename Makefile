@@ -11,7 +11,7 @@ PKG_CONFIG ?= pkg-config
 BUILD ?= build
 
 .DEFAULT_GOAL := all
-DEVELOPMENT := setup demo test unit soak format lint lint-format lint-includes lint-tidy
+DEVELOPMENT := setup demo test unit soak memcheck format lint lint-format lint-includes lint-tidy
 .PHONY: $(DEVELOPMENT) regress-output FORCE
 
 setup:
@@ -28,6 +28,9 @@ unit:
 
 soak:
 	@OUTBOX_FULL=1 test/run e2e
+
+memcheck:
+	@test/run memcheck
 
 CXX_FILES = $(sort $(shell find src demo test/unit -name '*.cpp' -o -name '*.hpp'))
 
@@ -67,7 +70,7 @@ EXTRA_CLEAN = $(BUILD)
 KAFKA_CFLAGS := $(shell $(PKG_CONFIG) --cflags rdkafka)
 KAFKA_LIBS := $(shell $(PKG_CONFIG) --libs rdkafka)
 $(if $(KAFKA_LIBS),,$(error $(PKG_CONFIG) does not find rdkafka (Debian: pkg-config, librdkafka-dev)))
-SHLIB_LINK = $(KAFKA_LIBS) -lstdc++
+SHLIB_LINK = -Wl,--version-script=src/exports.map $(KAFKA_LIBS) -lstdc++
 
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 $(if $(wildcard $(PGXS)),,$(error $(PG_CONFIG) does not lead to PGXS (Debian: postgresql-server-dev-15)))
@@ -96,7 +99,7 @@ $(BUILD)/flags: FORCE
 	$(call write_if_changed,'$(shell $(PG_CONFIG) --version --includedir-server)' '$(CXX) $(OUTBOX_CXXFLAGS)')
 
 # PGXS links into this folder, whatever BUILD is.
-$(shlib): build/linked
+$(shlib): build/linked src/exports.map
 build/linked: FORCE
 	$(call write_if_changed,'$(BUILD)' '$(SHLIB_LINK)')
 

@@ -166,6 +166,38 @@ def one_major(major, folder):
     return counts
 
 
+def memcheck(tmp, _pg_config, _arguments):
+    """valgrind: end-to-end basics on a server with assertions. Not part of a run without names of layers."""
+    done = subprocess.run([TEST / "postgresql", "assert", tmp / "assert"], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        return at_least_one(Counts(), done.returncode, "memcheck: PostgreSQL with assertions")
+    logs = tmp / "valgrind"
+    logs.mkdir()
+    logs.chmod(0o777)
+    with other_environment(PG_CONFIG=done.stdout.strip(), BUILD="build/assert", OUTBOX_SLOWNESS="20"):
+        counts = install(tmp / "assert-installed")
+        if counts.failed:
+            return counts
+        bindir = pathlib.Path(os.environ["PG_CONFIG"]).parent
+        subprocess.run([TEST / "memcheck", bindir, tmp / "assert/valgrind.supp", logs], check=True)
+        counts.add(e2e(tmp, os.environ["PG_CONFIG"], ["-k", "test_each_step_of_a_message", "--timeout=1800"]))
+    counts.add(errors_of_valgrind(logs))
+    return counts
+
+
+def errors_of_valgrind(logs):
+    """One test for each process that was looked at."""
+    counts = Counts()
+    for log in sorted(logs.iterdir()):
+        text = log.read_text(errors="replace")
+        if "VALGRINDERROR-BEGIN" in text:
+            print(text[:20_000])
+            counts.failed.append(f"memcheck.{log.stem}: {text.count('VALGRINDERROR-BEGIN')} errors")
+        else:
+            counts.passed += 1
+    return counts if counts.passed or counts.failed else at_least_one(counts, 1, "memcheck: valgrind did not run")
+
+
 @contextlib.contextmanager
 def other_environment(**changes):
     before = dict(os.environ)
@@ -211,9 +243,10 @@ def e2e(tmp, _pg_config, arguments):
     return count_junit(report, run(*command, *arguments), "e2e")
 
 
-LAYERS = {"unit": unit, "sql": sql, "pgtap": pgtap, "majors": majors, "e2e": e2e}
+LAYERS = {"unit": unit, "sql": sql, "pgtap": pgtap, "majors": majors, "e2e": e2e, "memcheck": memcheck}
+BY_NAME_ONLY = {"memcheck"}
 NEEDS_SERVER = {"sql", "pgtap", "majors", "e2e"}
-FILES = {"unit": "unit/*.cpp", "sql": "../sql/*.sql", "pgtap": "pgtap/*.sql", "majors": "e2e/test_ten_seconds.py", "e2e": "e2e/test_*.py"}
+FILES = {"unit": "unit/*.cpp", "sql": "../sql/*.sql", "pgtap": "pgtap/*.sql", "majors": "e2e/test_ten_seconds.py", "e2e": "e2e/test_*.py", "memcheck": "e2e/test_basics.py"}
 
 
 # ---- around them
@@ -290,7 +323,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     counts = Counts()
     try:
-        counts = run_layers(names or list(LAYERS), words, tmp)
+        counts = run_layers(names or [name for name in LAYERS if name not in BY_NAME_ONLY], words, tmp)
     finally:
         clean_up(tmp, counts)
     for title, lines in (("skipped", counts.skipped), ("failed", counts.failed)):

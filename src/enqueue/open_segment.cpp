@@ -50,15 +50,25 @@ bool load() {
   }
 }
 
+// Between the end of a worker and its next start there is none for some milliseconds; nor is there just after CREATE
+// EXTENSION or the start of the server.
+bool worker_may_come(shared::Database* database, TimestampTz asked_at) {
+  constexpr int grace_ms = 1000;
+  if (pg_atomic_read_u32(&shared::worker_at(database, 0)->pid) != 0) return true;
+  return pg_atomic_read_u32(&shared::get()->launcher_pid) != 0 && pg_atomic_read_u32(&database->evictions) == 0 &&
+         !TimestampDifferenceExceeds(asked_at, GetCurrentTimestamp(), grace_ms);
+}
+
 // The worker opens the first segment, so that no enqueuer waits for another one's commit.
 bool ask_worker() {
   shared::Database* database = shared::find(MyDatabaseId);
   if (!database || !pg::extension_is_committed()) return false;
   constexpr long patience_ms = 3000;
-  const TimestampTz give_up = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), patience_ms);
+  const TimestampTz asked_at = GetCurrentTimestamp();
   bool opened = false;
   ConditionVariablePrepareToSleep(&database->moved);
-  while (pg_atomic_read_u32(&shared::worker_at(database, 0)->pid) != 0 && GetCurrentTimestamp() < give_up) {
+  while (worker_may_come(database, asked_at) &&
+         !TimestampDifferenceExceeds(asked_at, GetCurrentTimestamp(), patience_ms)) {
     pg_atomic_write_u32(&database->segment_wanted, 1);
     shared::wake_worker(database);
     if ((opened = load())) break;

@@ -23,9 +23,12 @@ DEFAULTS = {
 }
 
 
+def pg_config():
+    return os.environ.get("PG_CONFIG", "pg_config")
+
+
 def bindir():
-    pg_config = os.environ.get("PG_CONFIG", "pg_config")
-    return pathlib.Path(subprocess.check_output([pg_config, "--bindir"], text=True).strip())
+    return pathlib.Path(subprocess.check_output([pg_config(), "--bindir"], text=True).strip())
 
 
 class Cluster(Resource):
