@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "claim/ranges.hpp"
 #include "claim/snapshot.hpp"
 #include "pg/postgres.hpp"
 
@@ -36,16 +37,27 @@ struct Candidate {
 };
 static_assert(sizeof(Candidate) == 24);
 
+struct WindowRanges {
+  Ranges ranges;
+  bool known = false;
+  int32 newest_segment = 0;  // a segment made after the first walk
+};
+
 struct Walk {
   std::vector<Candidate> smallest;  // the smallest ids above the given one, ascending, at most `keep`
   std::uint64_t total = 0;          // how many there are in all
 };
 
-constexpr std::size_t keep_candidates = 500'000;
+// Of a window that is larger the rest is read when these are handed out; ranges keep that from being a walk over all of
+// it. 24 bytes each, and twice as many while walking.
+constexpr std::size_t keep_candidates = 200'000;
 
 // In a transaction, with `snapshot` registered and at or past `upto`. Sets the leaves' `file`. A leaf
 // that is gone is an error: what cannot be read must not be stepped over.
+// `ranges`: empty in the first walk over a window, which fills them when the window is larger than `keep`; given to each
+// later walk, with the same `from` and `upto`.
 Walk walk_window(std::vector<Leaf>& leaves, Snapshot snapshot, int32 lane, const TransactionSnapshot& from,
-                 const TransactionSnapshot& upto, std::int64_t above_id, std::size_t keep = keep_candidates);
+                 const TransactionSnapshot& upto, std::int64_t above_id, WindowRanges& ranges,
+                 std::size_t keep = keep_candidates);
 
 }  // namespace outbox::claim

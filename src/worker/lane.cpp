@@ -41,7 +41,8 @@ bool Lane::can_open_window() const { return windows_.size() < most_windows && !h
 // Counts the window anew: a first walk adds to what is pending, a later one corrects it (rows may have been vacuumed).
 void Lane::walk(Window& window, const claim::TransactionSnapshot& from, const Moment& moment) {
   std::vector<claim::Leaf> leaves = moment.leaves;
-  claim::Walk found = claim::walk_window(leaves, moment.snapshot, number_, from, window.upto, window.above);
+  claim::Walk found =
+      claim::walk_window(leaves, moment.snapshot, number_, from, window.upto, window.above, window.ranges);
   pg_atomic_fetch_add_u64(&counters_->unacknowledged, static_cast<std::int64_t>(found.total - window.unread));
   window.unread = found.total;
   window.list = std::move(found.smallest);
@@ -72,7 +73,8 @@ void Lane::open_window(const Moment& moment) {
 // A resumed window can be long, and operators want to know at once how much there is behind it.
 std::uint64_t Lane::count_behind(const Window& window, const Moment& moment) const {
   std::vector<claim::Leaf> leaves = moment.leaves;
-  return claim::walk_window(leaves, moment.snapshot, number_, window.upto, moment.now, 0, 1).total;
+  claim::WindowRanges unused;
+  return claim::walk_window(leaves, moment.snapshot, number_, window.upto, moment.now, 0, unused, 1).total;
 }
 
 std::unique_ptr<claim::Batch> Lane::read_window(Window& window, const Moment& moment, const claim::Budget& budget) {

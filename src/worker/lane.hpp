@@ -69,6 +69,7 @@ class Lane {
     claim::TransactionSnapshot upto;
     std::vector<claim::Leaf> leaves;
     std::vector<claim::Candidate> list;
+    claim::WindowRanges ranges;
     std::size_t next = 0;         // first of `list` not handed out
     std::int64_t above = 0;       // every candidate up to this id was handed out
     std::uint64_t unread = 0;     // candidates not handed out, as counted in `unacknowledged`
