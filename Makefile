@@ -71,6 +71,8 @@ KAFKA_CFLAGS := $(shell $(PKG_CONFIG) --cflags rdkafka)
 KAFKA_LIBS := $(shell $(PKG_CONFIG) --libs rdkafka)
 $(if $(KAFKA_LIBS),,$(error $(PKG_CONFIG) does not find rdkafka (Debian: pkg-config, librdkafka-dev)))
 SHLIB_LINK = -Wl,--version-script=src/exports.map $(KAFKA_LIBS) -lstdc++
+# Newer headers of librdkafka have warnings of their own.
+KAFKA_SYSTEM = $(patsubst -I%,-isystem %,$(KAFKA_CFLAGS))
 
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 $(if $(wildcard $(PGXS)),,$(error $(PG_CONFIG) does not lead to PGXS (Debian: postgresql-server-dev-15)))
@@ -80,7 +82,7 @@ include $(PGXS)
 
 # A compiler newer than ours may warn where ours does not: make WERROR=
 WERROR = -Werror
-OUTBOX_CXXFLAGS = -std=c++20 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra $(WERROR) -Isrc $(KAFKA_CFLAGS) $(EXTRA_CXXFLAGS)
+OUTBOX_CXXFLAGS = -std=c++20 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra $(WERROR) -Isrc $(KAFKA_SYSTEM) $(EXTRA_CXXFLAGS)
 # The server's headers come last and as system headers: their warnings are not ours. Before PostgreSQL 16 they leave
 # PGDLLEXPORT empty, and -fvisibility=hidden would hide the functions that the server looks up.
 SERVER_FLAGS = -DPGDLLEXPORT='__attribute__((visibility("default")))' -isystem $(shell $(PG_CONFIG) --includedir-server)
@@ -118,6 +120,6 @@ regress-output:
 
 build/embedded-kafka: demo/embedded_kafka.cpp
 	@$(MKDIR_P) $(@D)
-	$(CXX) -std=c++20 -O2 -Wall -Wextra $(WERROR) $(KAFKA_CFLAGS) -o $@ $< $(KAFKA_LIBS)
+	$(CXX) -std=c++20 -O2 -Wall -Wextra $(WERROR) $(KAFKA_SYSTEM) -o $@ $< $(KAFKA_LIBS)
 
 endif
