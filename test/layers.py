@@ -1,5 +1,6 @@
 """The layers of tests, from the one without a server to the one with several servers. Called by test/run."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import fcntl
@@ -77,7 +78,7 @@ def count_junit(path, status, layer):
 
 
 def unit(tmp, _pg_config, _arguments):
-    """GoogleTest under AddressSanitizer and UndefinedBehaviorSanitizer, without a server."""
+    """GoogleTest under AddressSanitizer and UndefinedBehaviorSanitizer, without a server; with both librdkafka at once."""
     (ROOT / "build").mkdir(exist_ok=True)
     with open(ROOT / "build" / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -88,12 +89,46 @@ def unit(tmp, _pg_config, _arguments):
         status = status or run("cmake", "--build", "--preset", "unit", "--", "--quiet", cwd=ROOT)
     if status:
         return at_least_one(Counts(), status, "unit: build")
-    report = tmp / "unit.xml"
-    program = [ROOT / "build/asan/unit", "--gtest_brief=1", f"--gtest_output=xml:{report}"]
+    counts = Counts()
     with real_kafka() as bootstrap:
         environment = {"OUTBOX_TEST_BOOTSTRAP": bootstrap} if bootstrap else {}
-        status = run(*program, cwd=tmp, env=os.environ | environment)
-    return count_junit(report, status, "unit")
+        runs = {"unit": environment}
+        folder, version, why_not = current_librdkafka()
+        if folder:
+            # its interface is stable: the same program runs with it
+            runs["unit_current_librdkafka"] = environment | {
+                "LD_LIBRARY_PATH": str(folder / "lib"),
+                "OUTBOX_TEST_LIBRDKAFKA": version,
+            }
+        else:
+            counts.skipped.append(f"unit_current_librdkafka: {why_not}")
+        with concurrent.futures.ThreadPoolExecutor() as threads:  # most of their time is waiting
+            for result in threads.map(lambda name: run_unit(tmp, name, runs[name]), runs):
+                counts.add(result)
+    return counts
+
+
+def run_unit(tmp, name, environment):
+    report = tmp / f"{name}.xml"
+    program = [ROOT / "build/asan/unit", "--gtest_brief=1", f"--gtest_output=xml:{report}"]
+    with open(tmp / f"{name}.log", "w+") as log:
+        status = run(*program, cwd=tmp, env=os.environ | environment, stdout=log, stderr=subprocess.STDOUT)
+        log.seek(0)
+        print(f"---- {name}\n{log.read()}", flush=True)
+    counts = count_junit(report, status, name)
+    counts.failed = [test if test.startswith(name) else f"{name}.{test}" for test in counts.failed]
+    return counts
+
+
+def current_librdkafka():
+    """(its folder, its version, None), or (None, None, why it cannot be had)."""
+    from harness import cache
+    from harness import current_librdkafka as library
+
+    try:
+        return library.prefix(), library.VERSION, None
+    except cache.Unavailable as reason:
+        return None, None, reason
 
 
 @contextlib.contextmanager
@@ -258,6 +293,8 @@ def install(tmp):
     done = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         return at_least_one(Counts(), done.returncode, "build and install")
+    # the copy runs and is no place to build in: it has no headers
+    os.environ["OUTBOX_BUILD_PG_CONFIG"] = os.environ.get("PG_CONFIG", "pg_config")
     os.environ["PG_CONFIG"] = done.stdout.strip()
     return Counts()
 

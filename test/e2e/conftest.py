@@ -5,7 +5,7 @@ import itertools
 import os
 
 import pytest
-from harness import SEED, Cluster, EmbeddedKafka, RealKafka, resources
+from harness import SEED, Cluster, EmbeddedKafka, RealKafka, cache, current_librdkafka, processes, resources
 
 _numbers = itertools.count(1)
 
@@ -68,6 +68,17 @@ def database(shared_cluster, unique):
     name = shared_cluster.createdb(unique)
     yield name
     shared_cluster.dropdb(name)
+
+
+@pytest.fixture(scope="session")
+def current_pg_config():
+    """Of a PostgreSQL whose outbox uses a current librdkafka: for Cluster(pg_config=…)."""
+    try:
+        pg_config, folder = current_librdkafka.install()
+    except cache.Unavailable as reason:
+        pytest.skip(f"no current librdkafka: {reason}")
+    yield pg_config
+    processes.remove_folder(folder)
 
 
 @pytest.fixture(scope="session")

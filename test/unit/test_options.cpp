@@ -116,6 +116,14 @@ TEST(OptionTexts, NeverRepeatAValueThatMayBeSecret) {
   }
 }
 
+TEST(OptionTexts, TheLibraryIsTheOneThatThisRunIsMeantFor) {
+  const char* expected = std::getenv("OUTBOX_TEST_LIBRDKAFKA");
+  if (expected != nullptr)
+    EXPECT_EQ(library_version(), expected);
+  else
+    EXPECT_EQ(rd_kafka_version(), RD_KAFKA_VERSION);
+}
+
 TEST(OptionTexts, AScramMechanismIsWarnedOfWhereTheLibraryCannotDoIt) {
   EXPECT_EQ(scram_warning("PLAIN"), std::nullopt);
   constexpr int mended = 0x020601ff;

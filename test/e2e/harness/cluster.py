@@ -27,8 +27,8 @@ def pg_config():
     return os.environ.get("PG_CONFIG", "pg_config")
 
 
-def bindir():
-    return pathlib.Path(subprocess.check_output([pg_config(), "--bindir"], text=True).strip())
+def bindir(of=None):
+    return pathlib.Path(subprocess.check_output([of or pg_config(), "--bindir"], text=True).strip())
 
 
 class Cluster(Resource):
@@ -36,9 +36,11 @@ class Cluster(Resource):
 
     options: settings over DEFAULTS above; None leaves one out ({"shared_preload_libraries": ""} starts without outbox).
     data: where the data directory comes from: None makes one with initdb, else a function that fills the given path.
+    pg_config: of which PostgreSQL, by default that of the environment.
     """
 
-    def __init__(self, options=None, *, start=True, data=None):
+    def __init__(self, options=None, *, start=True, data=None, pg_config=None):
+        self.pg_config = pg_config
         self.folder = processes.make_folder("pg-", for_server=True)
         self.data = self.folder / "data"
         self.log_path = self.folder / "log"
@@ -76,7 +78,7 @@ class Cluster(Resource):
     def run(self, program, *args, input=None, check=True, env=None):
         """Run a program of PostgreSQL as the server's user; the CompletedProcess has stdout and stderr as text."""
         done = subprocess.run(
-            [bindir() / program, *map(str, args)],
+            [bindir(self.pg_config) / program, *map(str, args)],
             input=input,
             stdin=None if input is not None else subprocess.DEVNULL,
             capture_output=True,
@@ -249,7 +251,7 @@ class Cluster(Resource):
     def copy(self, options=None, start=True):
         """A new cluster with a copy of the data directory of this one, which must be stopped."""
         assert not self.running, "stop the cluster before its data directory is copied"
-        return Cluster(self.options | (options or {}), start=start, data=self._copy_data)
+        return Cluster(self.options | (options or {}), start=start, data=self._copy_data, pg_config=self.pg_config)
 
     def _copy_data(self, path):
         subprocess.run(["cp", "-a", "--", str(self.data), str(path)], check=True)
@@ -267,7 +269,7 @@ class Cluster(Resource):
             if signal_file == "recovery":
                 (path / "recovery.signal").touch()
 
-        return Cluster(self.options | (options or {}), start=start, data=fill)
+        return Cluster(self.options | (options or {}), start=start, data=fill, pg_config=self.pg_config)
 
     def standby(self, options=None, start=True):
         """A streaming standby of this cluster; promote() makes it a primary."""

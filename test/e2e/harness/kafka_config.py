@@ -12,7 +12,8 @@ def write(folder, port, properties, secure):
     advertised = {"PLAINTEXT": f"127.0.0.1:{port}"}
     lines = _base(folder, port)
     if secure:
-        _make_certificates(folder / "tls")
+        (folder / "tls").mkdir()
+        make_certificate(folder / "tls")
         listeners["SASL_SSL"] = f"127.0.0.1:{port + 2}"
         advertised["SASL_SSL"] = f"localhost:{port + 2}"
         lines |= _secure(folder / "tls")
@@ -73,16 +74,31 @@ def scram_users():
     ]
 
 
-def _make_certificates(tls):
-    tls.mkdir()
+_REQUEST = ["req", "-newkey", "rsa:2048", "-nodes"]
+
+
+def make_ca(tls, name):
+    """name.pem and name.key, unless they are there; returns the first."""
+    certificate = tls / f"{name}.pem"
+    if not certificate.exists():
+        _openssl(tls, *_REQUEST, "-x509", "-days", 365, "-subj", f"/CN=test-{name}", "-keyout", f"{name}.key", "-out", certificate)
+    return certificate
+
+
+def make_certificate(tls, ca="ca", days=365):
+    """broker.p12 of the secure listener, signed by this CA; days < 0: it has expired."""
+    signed_by = make_ca(tls, ca)
     (tls / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
-    request = ["req", "-newkey", "rsa:2048", "-nodes"]
-    for command in (
-        [*request, "-x509", "-days", "365", "-subj", "/CN=test-ca", "-keyout", "ca.key", "-out", "ca.pem"],
-        [*request, "-subj", "/CN=localhost", "-keyout", "broker.key", "-out", "broker.csr"],
-        ["x509", "-req", "-in", "broker.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"]
-        + ["-days", "365", "-extfile", "names", "-out", "broker.pem"],
-        ["pkcs12", "-export", "-in", "broker.pem", "-inkey", "broker.key", "-certfile", "ca.pem"]
-        + ["-passout", f"pass:{_STORE_PASSWORD}", "-out", "broker.p12"],
-    ):
-        subprocess.run(["openssl", *command], cwd=tls, check=True, capture_output=True)
+    _openssl(tls, *_REQUEST, "-subj", "/CN=localhost", "-keyout", "broker.key", "-out", "broker.csr")
+    _openssl(
+        *(tls, "x509", "-req", "-in", "broker.csr", "-CA", signed_by, "-CAkey", f"{ca}.key", "-CAcreateserial"),
+        *("-days", days, "-extfile", "names", "-out", "broker.pem"),
+    )
+    _openssl(
+        *(tls, "pkcs12", "-export", "-in", "broker.pem", "-inkey", "broker.key", "-certfile", signed_by),
+        *("-passout", f"pass:{_STORE_PASSWORD}", "-out", "broker.p12"),
+    )
+
+
+def _openssl(tls, *words):
+    subprocess.run(["openssl", *map(str, words)], cwd=tls, check=True, capture_output=True)

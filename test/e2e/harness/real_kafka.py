@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from . import kafka_config, kafka_jars, processes
+from . import cache, kafka_config, kafka_jars, processes
 from .records import Readable
 from .resources import Resource
 from .waiting import wait_until
@@ -27,7 +27,7 @@ class RealKafka(Resource, Readable):
     def __init__(self, properties=None, *, secure=False, heap="1g"):
         try:
             self._jars = kafka_jars.jars()
-        except kafka_jars.Unavailable as reason:
+        except cache.Unavailable as reason:
             pytest.skip(f"no real Kafka: {reason}")
         self.folder = processes.make_folder("kafka-")
         self.log_path = self.folder / "broker.log"
@@ -146,6 +146,24 @@ class RealKafka(Resource, Readable):
 
     def log_sections(self):
         return [(f"Kafka log, port {self.port}", processes.tail(self.log_path))]
+
+    # ---- the certificate of the secure listener
+
+    def replace_certificate(self, ca="ca", days=365):
+        """Write another certificate, of this CA; days < 0: one that has expired. restart() or reload_certificate()
+        makes it count. Returns the file of the CA."""
+        kafka_config.make_certificate(self.ca.parent, ca, days)
+        return self.other_ca(ca)
+
+    def other_ca(self, name):
+        """The certificate file of a CA, which is made if it is new. `ca` is that of the broker at its start."""
+        return kafka_config.make_ca(self.ca.parent, name)
+
+    def reload_certificate(self):
+        """For new connections, while it runs; open ones stay."""
+        keystore = {"listener.name.sasl_ssl.ssl.keystore.location": str(self.ca.parent / "broker.p12")}
+        resource = ConfigResource("broker", "1", set_config=keystore)
+        self.admin.alter_configs([resource], request_timeout=30)[resource].result()
 
     # ---- topics
 
