@@ -83,6 +83,18 @@ Failure classify(rd_kafka_resp_err_t error) {
   return known == kinds.end() ? Failure::record : known->failure;
 }
 
+std::string_view without_counts(std::string_view text) { return text.substr(0, text.find(" (after ")); }
+
+std::string tls_reason(std::string_view text) {
+  constexpr std::string_view failed = "certificate verify failed";
+  const auto at = text.find(failed);
+  if (at == std::string_view::npos) return std::string(text);
+  return std::string(text.substr(0, at)) + std::string(failed) +
+         ": the broker's certificate has expired, is not signed by a CA in ssl.ca.pem or ssl.ca.location, or is not "
+         "for "
+         "this host name";
+}
+
 std::string topic_reason(std::string_view topic, rd_kafka_resp_err_t error) {
   switch (error) {
     case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:

@@ -22,6 +22,12 @@ enum class Failure : std::uint8_t {
 
 Failure classify(rd_kafka_resp_err_t error);
 
+// An error's text without the milliseconds and numbers that librdkafka counts at its end: the same error is the same text.
+std::string_view without_counts(std::string_view text);
+
+// A broker's certificate that OpenSSL does not accept: librdkafka is not told why, so all that it may be is said.
+std::string tls_reason(std::string_view text);
+
 // "unknown", "forbidden", …: for a topic that cannot be published to.
 std::string topic_reason(std::string_view topic, rd_kafka_resp_err_t error);
 

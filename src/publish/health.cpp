@@ -11,7 +11,7 @@ void HealthWatch::unconfigured(std::string reason) {
 
 void HealthWatch::error(rd_kafka_resp_err_t code, const std::string& text, Clock::time_point now) {
   // Behind a refused authentication librdkafka also says that all brokers are down, and goes on trying.
-  constexpr std::chrono::seconds refusal_lasts{30};
+  constexpr std::chrono::seconds refusal_lasts{40};  // it repeats the same error every 30 s
   if (classify(code) == Failure::configuration) {
     trouble_ =
         (code == RD_KAFKA_RESP_ERR__SSL ? "no TLS connection to Kafka: " : "Kafka does not let this client in: ") +
@@ -21,7 +21,7 @@ void HealthWatch::error(rd_kafka_resp_err_t code, const std::string& text, Clock
     return;
   }
   if (code != RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN) {
-    hint_ = text.substr(0, text.find(" (after "));  // what follows counts milliseconds: the same error would look new
+    hint_ = text;
     return;
   }
   if (refused_entry_ && now - refused_at_ < refusal_lasts) return;

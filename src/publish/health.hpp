@@ -16,7 +16,7 @@ class HealthWatch {
   static constexpr std::chrono::seconds silence_limit{5};
 
   void unconfigured(std::string reason);
-  // `text`: scrubbed. An error of one broker alone is only a hint; that all are down, or that we may not in, is trouble.
+  // `text`: scrubbed, without counts. An error of one broker alone is only a hint; that all are down, or that we may not in, is trouble.
   void error(rd_kafka_resp_err_t code, const std::string& text, Clock::time_point now);
   void producer_failed(std::string text);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "failure.hpp"
 #include "options.hpp"
 
 namespace outbox::publish {
@@ -31,7 +32,20 @@ std::string Scrubber::operator()(std::string_view text) const {
   return clean;
 }
 
+bool Log::said_already(int severity, std::string_view text, Clock::time_point now) {
+  constexpr int warning = 4;
+  if (severity > warning) return false;
+  text = without_counts(text);
+  const auto found = std::ranges::find(said_, text, &Said::text);
+  if (found != said_.end() && now - found->when < quiet) return true;
+  if (found != said_.end()) said_.erase(found);
+  if (said_.size() == most_remembered) said_.erase(said_.begin());
+  said_.push_back({std::string(text), now});
+  return false;
+}
+
 void Log::add(int severity, std::string text, Clock::time_point now) {
+  if (said_already(severity, text, now)) return;
   if (now - window_start_ >= window) {
     window_start_ = now;
     in_window_ = 0;

@@ -22,6 +22,7 @@ class Scrubber {
 
 class Log {
  public:
+  // A warning or error that was there already is left out for `quiet`: a retry is logged when it starts.
   void add(int severity, std::string text, Clock::time_point now);
   // The lines since the last call; says how many more there were.
   std::vector<LogLine> take();
@@ -29,8 +30,17 @@ class Log {
  private:
   static constexpr std::size_t lines_per_window = 30;
   static constexpr std::chrono::seconds window{10};
+  static constexpr std::chrono::seconds quiet{300};
+  static constexpr std::size_t most_remembered = 32;
+
+  struct Said {
+    std::string text;
+    Clock::time_point when;
+  };
+  bool said_already(int severity, std::string_view text, Clock::time_point now);
 
   std::vector<LogLine> lines_;
+  std::vector<Said> said_;
   Clock::time_point window_start_{};
   std::size_t in_window_ = 0;
   std::size_t suppressed_ = 0;

@@ -108,7 +108,8 @@ void Publisher::Impl::on_error(const EventHandle& event, Route route) {
   const auto now = Clock::now();
   const auto code = rd_kafka_event_error(event.get());
   const char* given = rd_kafka_event_error_string(event.get());
-  std::string text = scrub(given != nullptr ? given : rd_kafka_err2str(code));
+  std::string text = scrub(without_counts(given != nullptr ? given : rd_kafka_err2str(code)));
+  if (code == RD_KAFKA_RESP_ERR__SSL) text = tls_reason(text);
   if (classify(code) == Failure::configuration) {
     if (const auto warning_text = scram_warning(mechanism)) text += " (" + *warning_text + ")";
   }
@@ -119,8 +120,8 @@ void Publisher::Impl::on_error(const EventHandle& event, Route route) {
     renew_reason = fatal.empty() ? text : fatal;
     return;
   }
-  // Of single brokers librdkafka writes log lines itself; that they are all down is health's to say.
-  if (classify(code) != Failure::broker) log.add(warning, text, now);
+  // Of connections that fail librdkafka writes log lines itself; that all do is health's to say.
+  if (classify(code) != Failure::broker && classify(code) != Failure::configuration) log.add(warning, text, now);
   health.error(code, text, now);
 }
 

@@ -60,10 +60,38 @@ TEST(PublisherTexts, AFloodOfLogLinesIsCutAndCounted) {
             std::to_string(1000 - first.size()) + " more lines of librdkafka's log were suppressed");
 }
 
+TEST(PublisherTexts, AnErrorThatRepeatsItselfIsALineEveryFiveMinutes) {
+  Log log;
+  const auto now = Clock::now();
+  for (int i = 0; i < 100; ++i)
+    log.add(3, "a:9092: refused (after " + std::to_string(i) + "ms in state CONNECT)", now + i * 2s);
+  log.add(3, "b:9092: refused (after 1ms in state CONNECT)", now + 200s);
+  log.add(3, "a:9092: refused (after 1ms in state CONNECT)", now + 301s);
+  std::vector<std::string> texts;
+  for (const auto& line : log.take()) texts.push_back(line.text);
+  EXPECT_EQ(texts, (std::vector<std::string>{"a:9092: refused (after 0ms in state CONNECT)",
+                                             "b:9092: refused (after 1ms in state CONNECT)",
+                                             "a:9092: refused (after 1ms in state CONNECT)"}));
+}
+
+TEST(PublisherTexts, TheLogRemembersABoundedNumberOfErrors) {
+  Log log;
+  const auto now = Clock::now();
+  std::size_t taken = 0;
+  for (int i = 0; i < 1000; ++i) {
+    log.add(3, "error " + std::to_string(i), now + i * 1s);
+    taken += log.take().size();
+  }
+  EXPECT_EQ(taken, 1000U);
+  log.add(3, "error 999", now + 1000s);
+  log.add(3, "error 0", now + 1000s);
+  EXPECT_EQ(log.take().size(), 1U);
+}
+
 TEST(PublisherTexts, OneBrokerAwayIsAHintAndAllAwayIsTrouble) {
   HealthWatch health;
   const auto now = Clock::now();
-  health.error(RD_KAFKA_RESP_ERR__TRANSPORT, "a:9092: Connection refused (after 1ms in state CONNECT)", now);
+  health.error(RD_KAFKA_RESP_ERR__TRANSPORT, "a:9092: Connection refused", now);
   EXPECT_EQ(health.get(now).state, Health::State::ok);
   health.error(RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN, "1/1 brokers are down", now);
   EXPECT_EQ(health.get(now).reason, "all brokers are down: a:9092: Connection refused");
@@ -77,6 +105,19 @@ TEST(PublisherTexts, ARefusedAuthenticationIsNotHiddenByAllBrokersBeingDown) {
   health.error(RD_KAFKA_RESP_ERR__AUTHENTICATION, "invalid credentials", now);
   health.error(RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN, "1/1 brokers are down", now);
   EXPECT_EQ(health.get(now).reason, "Kafka does not let this client in: invalid credentials");
+}
+
+TEST(PublisherTexts, ARefusedCertificateNamesAllThatMayBeWrongWithIt) {
+  const auto reason = tls_reason(
+      "b:9093: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed: broker certificate could "
+      "not "
+      "be verified, verify that ssl.ca.location is correctly configured");
+  EXPECT_TRUE(
+      reason.starts_with("b:9093: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed: "));
+  EXPECT_NE(reason.find("has expired"), std::string::npos);
+  EXPECT_EQ(reason.find("verify that"), std::string::npos);
+  EXPECT_EQ(tls_reason("b:9093: SSL handshake failed: wrong version number"),
+            "b:9093: SSL handshake failed: wrong version number");
 }
 
 TEST(PublisherTexts, SilenceIsTroubleOnlyWhileSomethingWaits) {
