@@ -220,6 +220,10 @@ Verdict check_value(std::string_view name, std::string_view value) {
 
 bool is_secret(std::string_view name) { return contains(secret_properties, name) || sounds_secret(name); }
 
+bool names_file(std::string_view name) {
+  return name.ends_with(".location") || name.ends_with(".file") || name.ends_with(".keytab");
+}
+
 Verdict check_option(std::string_view name, std::string_view value, Place place, bool superuser) {
   if (place == Place::server && is_secret(name)) {
     return {Verdict::Kind::secret, quoted(name) + " is a secret, and everyone can read the options of a server",

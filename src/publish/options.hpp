@@ -31,6 +31,9 @@ Verdict check_option(std::string_view name, std::string_view value, Place place,
 
 bool is_secret(std::string_view name);
 
+// The value is the path of a file that librdkafka reads when it starts: a certificate, a key.
+bool names_file(std::string_view name);
+
 // "2.0.2", as librdkafka says at run time.
 std::string library_version();
 

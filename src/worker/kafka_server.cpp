@@ -1,5 +1,7 @@
 #include "worker/kafka_server.hpp"
 
+#include <sys/stat.h>
+
 #include <string_view>
 #include <vector>
 
@@ -80,6 +82,14 @@ Option option_at(List* options, int index) {
   return {element->defname, pnstrdup(utf8.data, utf8.size)};
 }
 
+// Another certificate under the same name is a new configuration. A file that is not there has a state as well.
+std::string state_of_file(const std::string& path) {
+  struct stat file {};
+  if (::stat(path.c_str(), &file) != 0) return path + ": none\n";
+  return path + ": " + std::to_string(file.st_ino) + ' ' + std::to_string(file.st_size) + ' ' +
+         std::to_string(file.st_mtim.tv_sec) + '.' + std::to_string(file.st_mtim.tv_nsec) + '\n';
+}
+
 bool add_options(List* options, Place place, bool superuser, KafkaServer& result) {
   const int count = list_length(options);
   for (int i = 0; i < count; i++) {
@@ -90,6 +100,7 @@ bool add_options(List* options, Place place, bool superuser, KafkaServer& result
       return false;
     }
     result.settings->properties.emplace_back(option.name, option.value);
+    if (publish::names_file(option.name)) result.files += state_of_file(option.value);
   }
   return true;
 }

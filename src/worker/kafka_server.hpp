@@ -12,6 +12,7 @@ namespace outbox::worker {
 struct KafkaServer {
   std::optional<publish::Settings> settings;  // nullopt: unconfigured, for `reason`
   std::string reason;
+  std::string files;  // changes when a file does that an option names: librdkafka reads them only once
 };
 
 // C++ code, in a transaction. Uses a server only if its owner is the extension's owner or a superuser: whoever may create

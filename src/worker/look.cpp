@@ -151,7 +151,9 @@ void Worker::configure(KafkaServer server) {
   const auto same = [&](const publish::Settings& a, const publish::Settings& b) {
     return a.properties == b.properties && a.max_message_bytes == b.max_message_bytes;
   };
-  if (server.settings && configured_ && publisher_ && same(*server.settings, *configured_)) return;
+  if (server.settings && configured_ && publisher_ && same(*server.settings, *configured_) &&
+      server.files == configured_files_)
+    return;
   if (!server.settings && !publisher_) return;
   if (publisher_) {
     publisher_->close(1s, outcomes_);
@@ -159,6 +161,7 @@ void Worker::configure(KafkaServer server) {
     apply_outcomes();
   }
   configured_ = std::move(server.settings);
+  configured_files_ = std::move(server.files);
   if (configured_) {
     publisher_ = std::make_unique<publish::Publisher>(*configured_);
     resubmit_all();

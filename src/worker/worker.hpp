@@ -107,6 +107,7 @@ class Worker {
 
   std::unique_ptr<publish::Publisher> publisher_;
   std::optional<publish::Settings> configured_;
+  std::string configured_files_;
   std::string unconfigured_reason_;
 
   std::deque<std::unique_ptr<claim::Batch>> batches_;  // in the order of their tickets
