@@ -78,6 +78,7 @@ struct Publisher::Impl {
   Producer* producer(Route route);
   void renew_if_failed(Clock::time_point now);
   void collect(Clock::time_point deadline);
+  void settle(std::chrono::milliseconds limit);
   void end_producers();
   void close(std::chrono::milliseconds limit);
 

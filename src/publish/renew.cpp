@@ -52,10 +52,7 @@ void Publisher::Impl::renew_if_failed(Clock::time_point now) {
   if (renew_reason.empty() || !producers[0]) return;
   const std::string reason = std::exchange(renew_reason, {});
   log.add(notice, "the producer is replaced after a fatal error: " + reason, now);
-  for (auto& by : producers) {
-    if (by) by->purge(Producer::Purge::everything);
-  }
-  collect(now + std::chrono::seconds(1));
+  settle(std::chrono::seconds(1));  // what is on its way and stored would be sent twice
   end_producers();
   renew_reason.clear();
   if (now - started_at >= long_enough) renewals = 0;
@@ -77,6 +74,19 @@ void Publisher::Impl::collect(Clock::time_point deadline) {
   }
 }
 
+// Nothing more is sent. Reports of what is on its way are awaited for at most `limit`; then it counts as not acknowledged.
+void Publisher::Impl::settle(milliseconds limit) {
+  constexpr milliseconds after_purge{300};
+  for (auto& by : producers) {
+    if (by) by->purge(limit.count() > 0 ? Producer::Purge::queued : Producer::Purge::everything);
+  }
+  collect(Clock::now() + limit);
+  for (auto& by : producers) {
+    if (by && in_flight > 0) by->purge(Producer::Purge::everything);
+  }
+  collect(Clock::now() + after_purge);
+}
+
 void Publisher::Impl::end_producers() {
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const auto id = static_cast<SlotId>(i);
@@ -94,17 +104,8 @@ void Publisher::Impl::end_producers() {
 }
 
 void Publisher::Impl::close(milliseconds limit) {
-  constexpr milliseconds after_purge{300};
   closed = true;
-  const auto now = Clock::now();
-  for (auto& by : producers) {
-    if (by) by->purge(limit.count() > 0 ? Producer::Purge::queued : Producer::Purge::everything);
-  }
-  collect(now + limit);
-  for (auto& by : producers) {
-    if (by && in_flight > 0) by->purge(Producer::Purge::everything);
-  }
-  collect(Clock::now() + after_purge);
+  settle(limit);
   end_producers();
 }
 

@@ -58,29 +58,55 @@ int partition_count(rd_kafka_t* consumer, const std::string& topic) {
 
 }  // namespace
 
-std::vector<Received> consume(const std::string& bootstrap, const std::string& topic, std::size_t count,
-                              std::chrono::seconds limit) {
-  const KafkaHandle consumer = new_consumer(bootstrap);
-  const int partitions = partition_count(consumer.get(), topic);
+namespace {
+
+// Reads from the beginning until `enough` holds, at most for the time given.
+std::vector<Received> read(rd_kafka_t* consumer, const std::string& topic, int partitions, std::chrono::seconds limit,
+                           const std::function<bool(const std::vector<Received>&)>& enough) {
   auto* assignment = rd_kafka_topic_partition_list_new(partitions);
   for (int i = 0; i < partitions; ++i)
     rd_kafka_topic_partition_list_add(assignment, topic.c_str(), i)->offset = RD_KAFKA_OFFSET_BEGINNING;
-  rd_kafka_assign(consumer.get(), assignment);
+  rd_kafka_assign(consumer, assignment);
   rd_kafka_topic_partition_list_destroy(assignment);
 
   std::vector<Received> records;
   const auto deadline = Clock::now() + limit;
-  while (records.size() < count && Clock::now() < deadline) {
-    auto* message = rd_kafka_consumer_poll(consumer.get(), 50);
+  while (!enough(records) && Clock::now() < deadline) {
+    auto* message = rd_kafka_consumer_poll(consumer, 50);
     if (message == nullptr) continue;
     if (message->err == RD_KAFKA_RESP_ERR_NO_ERROR) records.push_back(received(*message));
     rd_kafka_message_destroy(message);
   }
-  rd_kafka_consumer_close(consumer.get());
-  if (records.size() < count)
+  rd_kafka_consumer_close(consumer);
+  if (!enough(records))
     throw std::runtime_error("only " + std::to_string(records.size()) + " records of " + topic + " came");
   std::ranges::sort(records, {}, [](const Received& r) { return std::pair(r.partition, r.offset); });
   return records;
+}
+
+}  // namespace
+
+std::vector<Received> consume(const std::string& bootstrap, const std::string& topic, std::size_t count,
+                              std::chrono::seconds limit) {
+  const KafkaHandle consumer = new_consumer(bootstrap);
+  return read(consumer.get(), topic, partition_count(consumer.get(), topic), limit,
+              [&](const auto& records) { return records.size() >= count; });
+}
+
+std::vector<Received> consume_all(const std::string& bootstrap, const std::string& topic) {
+  const KafkaHandle consumer = new_consumer(bootstrap);
+  const int partitions = partition_count(consumer.get(), topic);
+  std::int64_t count = 0;
+  for (int i = 0; i < partitions; ++i) {
+    constexpr int timeout_ms = 10'000;
+    std::int64_t first = 0;
+    std::int64_t end = 0;
+    const auto error = rd_kafka_query_watermark_offsets(consumer.get(), topic.c_str(), i, &first, &end, timeout_ms);
+    if (error != RD_KAFKA_RESP_ERR_NO_ERROR) throw std::runtime_error(rd_kafka_err2str(error));
+    count += end - first;
+  }
+  return read(consumer.get(), topic, partitions, 20s,
+              [&](const auto& records) { return static_cast<std::int64_t>(records.size()) >= count; });
 }
 
 Driver::Driver(std::vector<Property> properties, std::int64_t max_message_bytes)

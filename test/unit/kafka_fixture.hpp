@@ -76,6 +76,9 @@ struct Received {
 std::vector<Received> consume(const std::string& bootstrap, const std::string& topic, std::size_t count,
                               std::chrono::seconds limit = 20s);
 
+// Everything that is on the topic now.
+std::vector<Received> consume_all(const std::string& bootstrap, const std::string& topic);
+
 // A publisher with the memory of the records given to it.
 class Driver {
  public:

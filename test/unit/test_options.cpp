@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <librdkafka/rdkafka.h>
 
+#include <cstdlib>
+
 #include "../../src/publish/options.hpp"
 
 namespace outbox::publish::test {

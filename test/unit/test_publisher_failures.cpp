@@ -111,6 +111,50 @@ TEST_F(PublisherFailures, AFatalErrorMakesANewProducerAndLosesNothing) {
   EXPECT_TRUE(said);
 }
 
+// One request in flight: the embedded Kafka, other than a real one, takes what comes behind a batch that it has refused.
+class ProducerErrors : public testing::TestWithParam<rd_kafka_resp_err_t> {
+ protected:
+  void SetUp() override { kafka.create_topic("t", 3); }
+
+  MockKafka kafka;
+  Driver driver{{{"bootstrap.servers", kafka.bootstrap()},
+                 {"linger.ms", "5"},
+                 {"batch.num.messages", "10"},
+                 {"max.in.flight", "1"}}};
+};
+
+TEST_P(ProducerErrors, CostNothingAndEveryOutcomeIsThatOfItsRecord) {
+  constexpr int count = 600;
+  open_topic(driver, "t");
+  kafka.delay(3ms);
+  constexpr auto fine = RD_KAFKA_RESP_ERR_NO_ERROR;
+  kafka.fail_next(produce_api, {fine, fine, fine, GetParam(), fine, fine, fine, fine, fine, fine, fine, GetParam()});
+  for (int i = 1; i <= count; ++i) driver.submit({"t", std::to_string(i % 7), std::to_string(i)});
+  ASSERT_TRUE(driver.poll_until_all_done(60s));
+  EXPECT_EQ(driver.published(), count + 1U);
+  EXPECT_EQ(driver.refused(), 0U);
+  EXPECT_EQ(driver.repeated(), 0U);
+  EXPECT_EQ(driver.publisher().health().state, Health::State::ok);
+
+  const auto records = consume_all(kafka.bootstrap(), "t");
+  EXPECT_EQ(records.size(), count + 1U) << "what was on its way and stored is not sent again";
+  std::map<std::string, int> last;
+  for (const auto& record : records) {
+    const int number = std::stoi(*record.payload);
+    const Outcome* outcome = driver.outcome(static_cast<std::uint64_t>(number) + 1);
+    EXPECT_EQ(std::pair(outcome->partition, outcome->offset), std::pair(record.partition, record.offset)) << number;
+    const auto [before, first] = last.try_emplace(*record.key, -1);
+    EXPECT_LT(std::exchange(before->second, number), number) << "key " << *record.key;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllKinds, ProducerErrors,
+                         testing::Values(RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER,
+                                         RD_KAFKA_RESP_ERR_UNKNOWN_PRODUCER_ID,
+                                         RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH, RD_KAFKA_RESP_ERR_PRODUCER_FENCED,
+                                         RD_KAFKA_RESP_ERR_INVALID_PRODUCER_ID_MAPPING),
+                         [](const auto& error) { return std::string(rd_kafka_err2name(error.param)); });
+
 TEST_F(PublisherFailures, AProducerThatFailsAgainAndAgainIsNotReplacedInAHotLoop) {
   open_topic(driver, "t");
   kafka.fail_next(produce_api, std::vector(4, RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER));
