@@ -26,6 +26,14 @@ void register_launcher() {
   RegisterBackgroundWorker(&worker);
 }
 
+void fix_transactions() {
+  auto set = [](const char* name, const char* value) { SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE); };
+  set("default_transaction_isolation", "read committed");
+  set("default_transaction_read_only", "off");
+  set("default_transaction_deferrable", "off");
+  if (GetConfigOption("transaction_timeout", true, false)) set("transaction_timeout", "0");  // PostgreSQL 17
+}
+
 bool start_process(const Start& start, BackgroundWorkerHandle** handle) {
   BackgroundWorker worker{};
   worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
@@ -292,6 +300,7 @@ void outbox_launcher_main(Datum) {
   pqsignal(SIGTERM, die);
   pqsignal(SIGHUP, SignalHandlerForConfigReload);
   BackgroundWorkerUnblockSignals();
+  worker::fix_transactions();
   BackgroundWorkerInitializeConnection(nullptr, nullptr, 0);
   shared::get()->launcher = MyLatch;
   pg_atomic_write_u32(&shared::get()->launcher_pid, static_cast<uint32>(MyProcPid));

@@ -5,6 +5,7 @@
 #include "pg/lookup.hpp"
 #include "settings.hpp"
 #include "shared/shared.hpp"
+#include "worker/process.hpp"
 #include "worker/worker.hpp"
 
 extern "C" PGDLLEXPORT void outbox_worker_main(Datum argument);
@@ -67,9 +68,6 @@ void set(const char* name, const char* value) { SetConfigOption(name, value, PGC
 void fix_settings() {
   set("role", "none");
   set("search_path", "pg_catalog, pg_temp");
-  set("default_transaction_isolation", "read committed");
-  set("default_transaction_read_only", "off");
-  set("default_transaction_deferrable", "off");
   set("statement_timeout", "0");
   set("lock_timeout", "1s");
   set("idle_in_transaction_session_timeout", "0");
@@ -90,6 +88,7 @@ void connect(Oid database) {
   pqsignal(SIGTERM, die);
   pqsignal(SIGHUP, SignalHandlerForConfigReload);
   BackgroundWorkerUnblockSignals();
+  fix_transactions();
   BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
   fix_settings();
   CacheRegisterRelcacheCallback(note_relation, 0);

@@ -4,6 +4,7 @@
 #include "pg/lookup.hpp"
 #include "settings.hpp"
 #include "shared/shared.hpp"
+#include "worker/process.hpp"
 
 extern "C" PGDLLEXPORT void outbox_probe_main(Datum argument);
 
@@ -13,6 +14,7 @@ void outbox_probe_main(Datum) {
   memcpy(&database, MyBgworkerEntry->bgw_extra, sizeof database);
   pqsignal(SIGTERM, die);
   BackgroundWorkerUnblockSignals();
+  worker::fix_transactions();
   BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
   SetCurrentStatementStartTimestamp();
   StartTransactionCommand();

@@ -9,6 +9,10 @@ namespace outbox::worker {
 void register_launcher();
 void define_hooks();
 
+// Before a process of ours connects: its transactions are what it needs, whatever the server, the database or the role have
+// set. Serializable, read-only and deferrable ones would wait for others. Server code.
+void fix_transactions();
+
 // Starts a background worker of ours; false if max_worker_processes is used up. Server code.
 struct Start {
   const char* function;

@@ -138,7 +138,8 @@ def test_settings_inherited_from_database_and_role_do_not_touch_the_worker(clust
         install(c, embedded)
         assert_publishes(cluster, c, topic, cluster.wait_worker(database))
         assert_publishes(cluster, c, topic, new_worker(cluster, database))
-        assert_looks_after_segments(c)
+        if give is by_database:  # takes a while
+            assert_looks_after_segments(c)
 
 
 @contextlib.contextmanager
