@@ -1,6 +1,8 @@
 -- CREATE EXTENSION puts the target schema, usually public, first: an operator that somebody made there must not be what this
 -- script means, now or in a view for ever.
 SET LOCAL search_path = pg_catalog, pg_temp;
+-- A partitioned table is refused where this names the database's own tablespace.
+SET LOCAL default_tablespace = '';
 
 DO $$
 BEGIN

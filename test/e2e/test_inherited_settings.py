@@ -43,7 +43,6 @@ SANE = {
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
     "default_transaction_deferrable": "off",
-    "default_tablespace": "",
     "search_path": "public",
     "statement_timeout": "60s",
     "lock_timeout": "60s",
