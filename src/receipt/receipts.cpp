@@ -23,9 +23,8 @@ void Encoder::add(const Receipt& receipt) {
   put_signed(receipt.id - previous_id_);
   previous_id_ = receipt.id;
 
-  key_.assign(reinterpret_cast<const char*>(&receipt.partition), sizeof receipt.partition);
-  key_.append(receipt.topic);
-  auto [it, is_new] = places_.try_emplace(key_, Place{places_.size(), 0});
+  auto [it, is_new] = partitions_of(receipt.topic).try_emplace(receipt.partition, Place{numbers_, 0});
+  if (is_new) numbers_++;
   put(it->second.number);
   if (is_new) {
     put_signed(receipt.partition);
@@ -36,9 +35,20 @@ void Encoder::add(const Receipt& receipt) {
   it->second.offset = receipt.offset;
 }
 
+Encoder::Partitions& Encoder::partitions_of(std::string_view topic) {
+  if (last_topic_ && *last_topic_ == topic) return *last_partitions_;
+  auto& [name, partitions] = *places_.try_emplace(std::string(topic)).first;
+  last_topic_ = &name;
+  last_partitions_ = &partitions;
+  return partitions;
+}
+
 void Encoder::clear() {
   bytes_.clear();
   places_.clear();
+  numbers_ = 0;
+  last_topic_ = nullptr;
+  last_partitions_ = nullptr;
   previous_id_ = 0;
   count_ = 0;
 }

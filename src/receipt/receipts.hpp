@@ -39,9 +39,14 @@ class Encoder {
   void put(std::uint64_t value);
   void put_signed(std::int64_t value);
 
+  using Partitions = std::unordered_map<std::int32_t, Place>;
+  Partitions& partitions_of(std::string_view topic);
+
   std::string bytes_;
-  std::unordered_map<std::string, Place> places_;
-  std::string key_;
+  std::unordered_map<std::string, Partitions> places_;
+  std::uint64_t numbers_ = 0;
+  const std::string* last_topic_ = nullptr;  // messages come in runs of one topic
+  Partitions* last_partitions_ = nullptr;
   std::int64_t previous_id_ = 0;
   std::int64_t smallest_ = 0;
   std::int64_t largest_ = 0;
