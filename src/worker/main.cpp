@@ -1,4 +1,6 @@
 // The process around the worker: signals, connection, the wait, errors, the end.
+#include <malloc.h>
+
 #include <memory>
 
 #include "pg/error.hpp"
@@ -84,6 +86,10 @@ void fix_settings() {
   set("client_min_messages", "error");
 }
 
+// The C library raises the size from which it maps memory of its own, to that of the largest block that was freed. Then
+// blocks of batches lie between small ones, and cannot go back when a rush is over.
+void keep_large_blocks_apart() { (void)mallopt(M_MMAP_THRESHOLD, 128 * 1024); }
+
 void connect(Oid database) {
   pqsignal(SIGTERM, die);
   pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -163,6 +169,7 @@ void outbox_worker_main(Datum argument) {
   Oid database;
   memcpy(&database, MyBgworkerEntry->bgw_extra, sizeof database);
   if (!worker::enter_slot(database, DatumGetInt32(argument))) proc_exit(1);
+  worker::keep_large_blocks_apart();
   worker::connect(database);
   before_shmem_exit(worker::end_publishing, 0);
   try {
