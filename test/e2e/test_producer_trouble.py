@@ -93,6 +93,7 @@ def test_a_topic_deleted_and_created_again_under_load_goes_on_and_nothing_is_sil
         before.wait_for_more(20)
     with Load(shared_cluster, topic, database, name="without") as without:
         without.wait_for_more(50)
+        without.run_for(size(0, 10))  # in full size its messages are dead meanwhile
         kafka.create_topic(topic, partitions=2)
         without.wait_for_more(50)
     drain(shared_cluster, database)
