@@ -11,7 +11,7 @@ PKG_CONFIG ?= pkg-config
 BUILD ?= build
 
 .DEFAULT_GOAL := all
-DEVELOPMENT := setup demo test unit soak memcheck format lint lint-format lint-includes lint-tidy
+DEVELOPMENT := setup demo test unit soak memcheck bench bench-peers format lint lint-format lint-includes lint-tidy
 .PHONY: $(DEVELOPMENT) regress-output FORCE
 
 setup:
@@ -32,7 +32,13 @@ soak:
 memcheck:
 	@test/run memcheck
 
-CXX_FILES = $(sort $(shell find src demo test/unit -name '*.cpp' -o -name '*.hpp'))
+bench:
+	@bench/run
+
+bench-peers:
+	@bench/run peers
+
+CXX_FILES = $(sort $(shell find src demo test/unit bench -name '*.cpp' -o -name '*.hpp'))
 
 format:
 	clang-format -i $(CXX_FILES)
@@ -117,6 +123,10 @@ $(SCRIPT): $(SQL_SOURCES) src/sources.list
 
 regress-output:
 	@$(MKDIR_P) $(REGRESS_OUTPUT)
+
+# With the publisher's own configuration, so that it is the same.
+$(BUILD)/bare-producer: bench/bare_producer.cpp $(filter $(BUILD)/obj/publish/%,$(OBJS))
+	$(CXX) $(OUTBOX_CXXFLAGS) -o $@ $^ $(KAFKA_LIBS) -pthread
 
 build/embedded-kafka: demo/embedded_kafka.cpp
 	@$(MKDIR_P) $(@D)
