@@ -83,7 +83,7 @@ class BareProducer {
  public:
   BareProducer(const char* bootstrap, const char* topic) {
     outbox::publish::Settings settings;
-    settings.properties.push_back({"bootstrap.servers", bootstrap});
+    settings.properties = {{"bootstrap.servers", bootstrap}};
     auto config = outbox::publish::make_config(settings, outbox::publish::Route::batches);
     if (!config.handle) fail(config.error.c_str());
     std::array<char, 512> text{};

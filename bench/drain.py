@@ -30,16 +30,16 @@ def outbox_once(stage, beside=contextlib.nullcontext):
     stage.sql("CHECKPOINT")
     worker = stage.worker_pid()
     with stage.session() as session:
-        wal, cpu = [stage.wal_position()], [usage.cpu_seconds(stage.server_pids())]
+        wal, cpu = [stage.wal_position()], [stage.server_cpu()]
         stage.fill(session, topic, MESSAGES)
         wal.append(stage.wal_position())
-        cpu.append(usage.cpu_seconds(stage.server_pids()))
+        cpu.append(stage.server_cpu())
         stage.sql("CHECKPOINT")
         with beside(stage):
-            wal_before, cpu_before = stage.wal_position(), usage.cpu_seconds(stage.server_pids())
+            wal_before, cpu_before = stage.wal_position(), stage.server_cpu()
             worker_before = usage.cpu_seconds([worker])
             seconds = stage.resume_and_drain(session)
-            cpu_drain = usage.cpu_seconds(stage.server_pids()) - cpu_before
+            cpu_drain = stage.server_cpu() - cpu_before
             cpu_worker = usage.cpu_seconds([worker]) - worker_before
             wal_drain = stage.wal_position() - wal_before
     assert stage.records_on(topic) == MESSAGES + 1

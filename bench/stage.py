@@ -7,9 +7,11 @@ import statistics
 import subprocess
 import time
 
+import usage
 from harness import Cluster, RealKafka, install_outbox, processes, wait_until
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+BARE_PRODUCER = ROOT / os.environ.get("BUILD", "build") / "bare-producer"
 PARTITIONS = 6
 WARM_UP = 500_000
 
@@ -118,8 +120,11 @@ class Stage:
         return self.cluster.wait_worker()
 
     def server_pids(self):
-        """All processes of the server."""
         return processes.processes_in(self.cluster.data)
+
+    def server_cpu(self):
+        """CPU seconds of all processes that the server has or had."""
+        return usage.cpu_seconds(self.server_pids()) + usage.cpu_seconds_of_children(self.cluster.postmaster_pid)
 
     def wal_position(self):
         return int(self.value("SELECT pg_current_wal_insert_lsn() - '0/0'"))
@@ -132,7 +137,7 @@ class Stage:
 
     def bare(self, topic, messages, rate=None):
         """librdkafka alone."""
-        command = [ROOT / "build" / "bare-producer", self.kafka.bootstrap, topic, messages, *([rate] if rate else [])]
+        command = [BARE_PRODUCER, self.kafka.bootstrap, topic, messages, *([rate] if rate else [])]
         done = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, text=True, check=True)
         return Bare(*map(float, done.stdout.split()))
 

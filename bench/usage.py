@@ -21,6 +21,12 @@ def cpu_seconds(pids):
     return total
 
 
+def cpu_seconds_of_children(pid):
+    """Of those that have ended."""
+    fields = _proc(pid, "stat").rsplit(")", 1)[1].split()
+    return (int(fields[13]) + int(fields[14])) / _TICK
+
+
 def cpu_nanoseconds(pid):
     """The same by the scheduler's clock: a process that is nearly idle does not fill a tick."""
     tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
