@@ -133,7 +133,7 @@ class SpareBatches {
 };
 
 struct Budget {
-  std::size_t messages = 4'000;
+  std::size_t messages = 2'000;  // what was read is still in the processor's cache when it is handed to librdkafka
   std::size_t cost = 8 * 1024 * 1024;
 };
 

@@ -45,6 +45,28 @@ bool all_past(const receipt::Progress& progress, std::int32_t generation, const 
   });
 }
 
+// Server code. Nothing to do where somebody holds a conflicting lock, or the index is gone.
+bool summarize_some(Oid table, std::initializer_list<AttrNumber> columns, BlockNumber* done) {
+  constexpr int most_ms = 4;
+  if (!OidIsValid(table) || !ConditionalLockRelationOid(table, ShareUpdateExclusiveLock)) return true;
+  Relation relation = pg::try_open(table, NoLock);
+  if (!relation) return true;
+  const BlockNumber blocks = RelationGetNumberOfBlocks(relation);
+  const Oid index_oid = pg::index_on(relation, BRIN_AM_OID, columns);
+  relation_close(relation, NoLock);
+  if (!OidIsValid(index_oid)) return true;
+  Relation index = index_open(index_oid, AccessShareLock);
+  const BlockNumber range = BrinGetPagesPerRange(index);
+  index_close(index, AccessShareLock);
+  if (blocks < *done) *done = 0;  // VACUUM FULL
+  const TimestampTz began = GetCurrentTimestamp();
+  for (; *done + range <= blocks; *done += range) {
+    if (TimestampDifferenceExceeds(began, GetCurrentTimestamp(), most_ms)) return false;
+    (void)DirectFunctionCall2(brin_summarize_range, ObjectIdGetDatum(index_oid), Int64GetDatum(*done));
+  }
+  return true;
+}
+
 }  // namespace
 
 Drained Upkeep::mark_drained(std::int32_t generation) {
@@ -88,14 +110,9 @@ Drained Upkeep::mark_drained(std::int32_t generation) {
   return result;
 }
 
-void summarize(Oid table, std::initializer_list<AttrNumber> columns) {
-  if (!OidIsValid(table)) return;
-  if (!ConditionalLockRelationOid(table, ShareUpdateExclusiveLock)) return;
-  Relation relation = pg::try_open(table, NoLock);
-  if (!relation) return;
-  const Oid index = pg::index_on(relation, BRIN_AM_OID, columns);
-  relation_close(relation, NoLock);
-  if (OidIsValid(index)) (void)DirectFunctionCall1(brin_summarize_new_values, ObjectIdGetDatum(index));
+bool Upkeep::summarize(Oid table, std::initializer_list<AttrNumber> columns) {
+  BlockNumber* const done = &summarized_[table];
+  return pg::call([table, columns, done] { return summarize_some(table, columns, done); });
 }
 
 }  // namespace outbox::segment

@@ -23,11 +23,14 @@ class Upkeep {
   //  3. the stored cursor of every lane is at or past S.
   Drained mark_drained(std::int32_t generation);
 
+  // Summarises ranges of a table's BRIN index on these columns that are filled since the last time, for some milliseconds
+  // at most. False: there is more to do. The range being filled is left out: once summarised, each insert would have to
+  // update the summary.
+  bool summarize(Oid table, std::initializer_list<AttrNumber> columns);
+
  private:
+  std::map<Oid, BlockNumber> summarized_;                     // up to this block of each table
   std::map<std::int32_t, claim::TransactionSnapshot> quiet_;  // S of each segment that reached step 2
 };
-
-// Summarises new ranges of a segment's BRIN index on these columns, unless somebody holds a conflicting lock. Server code.
-void summarize(Oid table, std::initializer_list<AttrNumber> columns);
 
 }  // namespace outbox::segment

@@ -56,6 +56,7 @@ Look look_at_catalogs() {
 void Worker::look() {
   control_changed = false;
   next_look_ = Clock::now() + look_interval;
+  known_owner = InvalidOid;
   KafkaServer server;
   Transaction transaction(true);
   watched_table = pg::call([] { return pg::relation_oid("_segment"); });

@@ -8,6 +8,7 @@
 #include "settings.hpp"
 #include "shared/shared.hpp"
 #include "worker/process.hpp"
+#include "worker/transaction.hpp"
 #include "worker/worker.hpp"
 
 extern "C" PGDLLEXPORT void outbox_worker_main(Datum argument);
@@ -36,11 +37,16 @@ void end_publishing(int, Datum) {
   delete worker;
 }
 
-void note_relation(Datum, Oid relation) {
-  if (relation == InvalidOid || relation == watched_table) control_changed = true;
+void look_again() {
+  control_changed = true;
+  known_owner = InvalidOid;
 }
 
-void note_catalog(Datum, int, uint32) { control_changed = true; }
+void note_relation(Datum, Oid relation) {
+  if (relation == InvalidOid || relation == watched_table) look_again();
+}
+
+void note_catalog(Datum, int, uint32) { look_again(); }
 
 // Nobody else may be in this slot, and nobody may need the database without us. See hooks.cpp, send_away().
 bool enter_slot(Oid database, int index) {

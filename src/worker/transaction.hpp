@@ -6,6 +6,10 @@
 
 namespace outbox::worker {
 
+// Of the extension. Forgotten with every look at the catalogs, when a role changes, and when our tables do: REASSIGN OWNED
+// changes those as well.
+inline Oid known_owner = InvalidOid;
+
 // Begins at construction; commit() ends it. Left without commit(), by an exception, it does nothing: the loop's
 // recovery aborts the transaction.
 class Transaction {
@@ -19,9 +23,10 @@ class Transaction {
       if (!sql_) return;
       PushActiveSnapshot(GetTransactionSnapshot());
       GetUserIdAndSecContext(&user_, &security_context_);
-      const Oid owner = pg::extension_owner();
-      if (OidIsValid(owner))
-        SetUserIdAndSecContext(owner, security_context_ | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
+      if (!OidIsValid(known_owner)) known_owner = pg::extension_owner();
+      if (OidIsValid(known_owner))
+        SetUserIdAndSecContext(known_owner,
+                               security_context_ | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
     });
   }
   Transaction(const Transaction&) = delete;

@@ -26,9 +26,6 @@ constexpr std::size_t most_cost = std::size_t{64} * 1024 * 1024;
 // After so much the C library is asked for what it keeps; by itself it gives back only what lies at the heap's end.
 constexpr std::size_t worth_giving_back = std::size_t{8} * 1024 * 1024;
 
-// How long messages that wait for Kafka may put off the upkeep of segments.
-constexpr std::chrono::seconds longest_delay_of_upkeep{30};
-
 long ms_until(Clock::time_point when) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(when - Clock::now()).count();
   return std::max<long>(left, 0);
@@ -68,7 +65,8 @@ long Worker::sleep_ms() const {
     if (const auto poll = publisher_->next_poll()) wake = std::min(wake, *poll);
   for (const auto& lane : lanes_)
     if (lane->has_progress()) wake = std::min(wake, lane->last_append + append_interval);
-  if ((rolled_segments_ || active_) && situation_.may_publish()) wake = std::min(wake, upkeep_due());
+  if (rolled_segments_ && situation_.may_publish()) wake = std::min(wake, next_upkeep_);
+  if (active_ && situation_.may_publish()) wake = std::min(wake, next_summary_);
   return ms_until(std::max(wake, std::min(retry_at_, now + look_interval)));
 }
 
@@ -85,7 +83,8 @@ bool Worker::turn(bool woken) {
   take_reports();
   if (retry_at_ <= Clock::now()) {
     append_progress(false);
-    if (situation_.may_publish() && upkeep_due() <= Clock::now()) look_after_segments();
+    if (situation_.may_publish() && active_ && next_summary_ <= Clock::now()) summarize_segments();
+    if (situation_.may_publish() && next_upkeep_ <= Clock::now()) look_after_segments();
     failures_ = 0;
   }
   if (memory_used_ >= worth_giving_back && idle()) give_back_memory();
@@ -126,26 +125,29 @@ void Worker::give_back_memory() {
   malloc_trim(0);
 }
 
-// Messages that wait come first.
-Clock::time_point Worker::upkeep_due() const {
-  const bool behind = std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->has_unread(); });
-  return behind ? next_upkeep_ + longest_delay_of_upkeep : next_upkeep_;
+// The indexes by which a message is found by its id. Messages that are on their way come first.
+void Worker::summarize_segments() {
+  bool all = true;
+  for (const claim::Leaf& leaf : leaves_) {
+    Transaction transaction(true);
+    all &= upkeep_.summarize(leaf.table, {enqueue::Column::id});
+    all &= upkeep_.summarize(pg::call([&leaf] { return pg::leaf_oid("_progress", leaf.segment); }),
+                             {receipt::first_id_column, receipt::last_id_column});
+    transaction.commit();
+    if (!all) break;
+  }
+  active_ = !all;
+  const bool at_rest =
+      idle() && std::none_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->has_progress(); });
+  next_summary_ = Clock::now();
+  if (all)
+    next_summary_ += upkeep_interval;
+  else if (!at_rest)
+    next_summary_ += upkeep_beside_messages;
 }
 
 void Worker::look_after_segments() {
   next_upkeep_ = Clock::now() + upkeep_interval;
-  if (active_) {
-    active_ = false;
-    for (const claim::Leaf& leaf : leaves_) {
-      Transaction transaction(true);
-      pg::call([&leaf] {
-        segment::summarize(leaf.table, {enqueue::Column::id});
-        segment::summarize(pg::leaf_oid("_progress", leaf.segment),
-                           {receipt::first_id_column, receipt::last_id_column});
-      });
-      transaction.commit();
-    }
-  }
   if (!rolled_segments_ || lanes_.empty()) return;
   Transaction transaction(true);
   const segment::Drained result = upkeep_.mark_drained(generation_);

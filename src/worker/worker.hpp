@@ -25,6 +25,7 @@ constexpr std::chrono::milliseconds append_interval{20};
 // Everything is announced; this is for what is not.
 constexpr std::chrono::seconds look_interval{30};
 constexpr std::chrono::seconds upkeep_interval{5};
+constexpr std::chrono::milliseconds upkeep_beside_messages{250};  // some milliseconds of work each
 
 // What a look at the catalogs found.
 struct Situation {
@@ -78,7 +79,7 @@ class Worker {
 
   // worker.cpp
   void look_after_segments();
-  [[nodiscard]] Clock::time_point upkeep_due() const;
+  void summarize_segments();
   void give_back_memory();
   [[nodiscard]] bool room_for_more() const;
   [[nodiscard]] bool may_read() const;
@@ -121,6 +122,7 @@ class Worker {
   bool starved_ = false;  // a lane had to let a snapshot pass by, as too many of its windows are under way
   Clock::time_point next_look_{};
   Clock::time_point next_upkeep_{};
+  Clock::time_point next_summary_{};
   Clock::time_point retry_at_{};
   int failures_ = 0;
 };
