@@ -67,6 +67,7 @@ def run(*command, timeout=600, **kwargs):
         raise Unavailable(f"{words[0]} took more than {timeout} s") from None
     if done.returncode:
         lines = done.stdout.splitlines()
-        errors = [line for line in lines if "ERROR" in line or "error:" in line] or lines[-1:] or ["no reason given"]
+        errors = [line for line in lines if any(word in line for word in ("ERROR", "ERR!", "error"))]
+        errors = errors or lines[-1:] or ["no reason given"]
         raise Unavailable(f"{' '.join(words[:2])} failed: {errors[0].strip()}")
     return done.stdout

@@ -31,7 +31,7 @@ def _build(folder):
     if not shutil.which("npm"):
         raise cache.Unavailable("no npm to fetch its source (Debian: npm)")
     with cache.scratch() as work:
-        cache.run("npm", "pack", "--silent", "--pack-destination", work, _PACKAGE)
+        cache.run("npm", "pack", "--loglevel=error", "--pack-destination", work, _PACKAGE)
         (archive,) = work.glob("*.tgz")
         found = hashlib.sha256(archive.read_bytes()).hexdigest()
         if found != _SHA256:
