@@ -23,6 +23,7 @@ using KafkaHandle = std::unique_ptr<rd_kafka_t, Deleter<rd_kafka_destroy>>;
 using QueueHandle = std::unique_ptr<rd_kafka_queue_t, Deleter<rd_kafka_queue_destroy>>;
 using TopicHandle = std::unique_ptr<rd_kafka_topic_t, Deleter<rd_kafka_topic_destroy>>;
 using EventHandle = std::unique_ptr<rd_kafka_event_t, Deleter<rd_kafka_event_destroy>>;
+using HeadersHandle = std::unique_ptr<rd_kafka_headers_t, Deleter<rd_kafka_headers_destroy>>;
 using ErrorHandle = std::unique_ptr<rd_kafka_error_t, Deleter<rd_kafka_error_destroy>>;
 using MetadataHandle = std::unique_ptr<const rd_kafka_metadata_t, Deleter<rd_kafka_metadata_destroy>>;
 using ResourceHandle = std::unique_ptr<rd_kafka_ConfigResource_t, Deleter<rd_kafka_ConfigResource_destroy>>;

@@ -11,13 +11,10 @@ namespace {
 // librdkafka takes a null pointer for "none", and a view of nothing may have one.
 const char* not_null(std::string_view text) { return text.data() != nullptr ? text.data() : ""; }
 
-// Fills the arguments of one rd_kafka_produceva. They are wide and only partly read, so they are used again as they are.
+// The arguments of one rd_kafka_produceva. They are wide and only partly read, so they are not cleared.
 class Arguments {
  public:
-  explicit Arguments(std::vector<rd_kafka_vu_t>& room) : room_(room) {}
-
   rd_kafka_vu_t& add(rd_kafka_vtype_t type) {
-    if (count_ == room_.size()) room_.emplace_back();
     room_[count_].vtype = type;
     return room_[count_++];
   }
@@ -27,18 +24,24 @@ class Arguments {
     memory.ptr = const_cast<char*>(not_null(*field));
     memory.size = field->size();
   }
-  void add(const Header& header) {
-    auto& to = add(RD_KAFKA_VTYPE_HEADER).u.header;
-    to.name = not_null(header.name);
-    to.val = header.value ? not_null(*header.value) : nullptr;
-    to.size = header.value ? static_cast<ssize_t>(header.value->size()) : 0;
-  }
+  [[nodiscard]] const rd_kafka_vu_t* data() const { return room_.data(); }
   [[nodiscard]] std::size_t count() const { return count_; }
 
  private:
-  std::vector<rd_kafka_vu_t>& room_;
+  static constexpr std::size_t most = 6;
+  std::array<rd_kafka_vu_t, most> room_;  // NOLINT(cppcoreguidelines-pro-type-member-init)
   std::size_t count_ = 0;
 };
+
+HeadersHandle copy(std::span<const Header> headers) {
+  HeadersHandle copied(rd_kafka_headers_new(headers.size()));
+  for (const auto& header : headers) {
+    const char* value = header.value ? not_null(*header.value) : nullptr;
+    const auto size = header.value ? static_cast<ssize_t>(header.value->size()) : 0;
+    rd_kafka_header_add(copied.get(), not_null(header.name), -1, value, size);
+  }
+  return copied;
+}
 
 rd_kafka_resp_err_t topic_error(const rd_kafka_metadata_topic_t& topic) {
   if (topic.err == RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE && topic.partition_cnt > 0) return RD_KAFKA_RESP_ERR_NO_ERROR;
@@ -75,17 +78,23 @@ TopicHandle Producer::topic(const std::string& name) {
 }
 
 rd_kafka_resp_err_t Producer::send(rd_kafka_topic_t* topic, const Record& record, void* opaque) {
-  Arguments arguments(arguments_);
+  Arguments arguments;
   arguments.add(RD_KAFKA_VTYPE_RKT).u.rkt = topic;
   arguments.add(RD_KAFKA_VTYPE_OPAQUE).u.ptr = opaque;
   arguments.add(RD_KAFKA_VTYPE_TIMESTAMP).u.i64 = record.timestamp_ms;
   arguments.add(RD_KAFKA_VTYPE_VALUE, record.payload);
   arguments.add(RD_KAFKA_VTYPE_KEY, record.key);
-  for (const auto& header : record.headers) arguments.add(header);
-  const ErrorHandle error(rd_kafka_produceva(kafka_.get(), arguments_.data(), arguments.count()));
-  constexpr std::size_t many = 1'000;
-  if (arguments.count() > many) arguments_ = std::vector<rd_kafka_vu_t>();
-  return error ? rd_kafka_error_code(error.get()) : RD_KAFKA_RESP_ERR_NO_ERROR;
+  // As headers of ours: before 2.12 librdkafka frees those that it makes itself twice when it does not take the record, as
+  // of a topic that it has just learnt is gone.
+  HeadersHandle headers;
+  if (!record.headers.empty()) {
+    headers = copy(record.headers);
+    arguments.add(RD_KAFKA_VTYPE_HEADERS).u.headers = headers.get();
+  }
+  const ErrorHandle error(rd_kafka_produceva(kafka_.get(), arguments.data(), arguments.count()));
+  if (error) return rd_kafka_error_code(error.get());
+  (void)headers.release();  // NOLINT(bugprone-unused-return-value): the record owns them now
+  return RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
 EventHandle Producer::next_event(std::chrono::milliseconds wait) {

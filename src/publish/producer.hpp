@@ -55,7 +55,6 @@ class Producer {
   KafkaHandle kafka_;
   QueueHandle events_;  // reports, errors, log
   QueueHandle admin_;   // answers to DescribeConfigs
-  std::vector<rd_kafka_vu_t> arguments_;
 };
 
 }  // namespace outbox::publish
