@@ -5,12 +5,11 @@ import time
 
 import usage
 from report import Line
-from stage import PARTITIONS, number
+from stage import PARTITIONS, bare_producer, number
 
 MESSAGES = number("BENCH_BACKLOG", 5_000_000)
 FILLERS = 2
 A_TRANSACTION = 50_000
-IN_QUEUE = 500_000  # enough to fill librdkafka's queue
 
 
 def fill(stage, topic):
@@ -78,7 +77,7 @@ def measure(stage):
     assert stage.records_on(topic) == MESSAGES
     first = first_append(stage, topic) - started
     peak = sampler.peak_kb / 1024
-    queue = stage.bare(stage.topic(), IN_QUEUE).queue_mb
+    queue = float(bare_producer("queue"))
     return [
         Line(
             f"start of the server with {MESSAGES:,} pending: to the first record",
@@ -88,7 +87,7 @@ def measure(stage):
         ),
         Line(
             "the same: peak RssAnon of the worker",
-            f"{peak:.0f} MB, of which librdkafka's queue {queue:.0f} MB (as much as it takes alone)",
+            f"{peak:.0f} MB (librdkafka's queue: {queue:.0f} MB when full)",
             "< 64 MB + queue",
             peak < 64 + queue,
         ),

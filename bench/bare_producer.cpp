@@ -1,11 +1,13 @@
 // What librdkafka alone does with the messages that the benchmark enqueues: the yardstick of `make bench`.
 //   bare-producer BOOTSTRAP TOPIC COUNT [MESSAGES_A_SECOND]
-// and without arguments the version of librdkafka.
 // The configuration is made by outbox's own src/publish/config.cpp, so it is the same; payload, key and header `id` have
 // the sizes of the benchmark's. Payloads are prepared before the clock starts, and like outbox's they are not copied by
 // librdkafka. Prints: seconds from the first produce to the last report, CPU seconds of the process in between, p50 and
-// p99 of the milliseconds from produce to report (of use with a rate only), and the megabytes that the process grew by,
-// which is librdkafka's queue.
+// p99 of the milliseconds from produce to report (of use with a rate only).
+//   bare-producer queue
+// The megabytes that librdkafka's queue takes when it is full of such messages, their payloads not counted.
+//   bare-producer version
+// The version of librdkafka.
 #include <librdkafka/rdkafka.h>
 #include <sys/resource.h>
 
@@ -15,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -174,18 +177,21 @@ double percentile(std::vector<Message>& messages, std::size_t percent) {
   return std::chrono::duration<double, std::milli>(at->reported - at->produced).count();
 }
 
-}  // namespace
+void print_queue() {
+  auto messages = make_messages(1'000'000);
+  BareProducer producer("127.0.0.1:1", "nowhere");
+  const double before = peak_megabytes();
+  const auto full = std::ranges::find_if_not(messages, [&](Message& message) { return producer.send(message); });
+  if (full == messages.end()) fail("the queue does not fill");
+  std::printf("%.1f\n", peak_megabytes() - before);
+}
 
-int main(int argc, char** argv) {
-  if (argc == 1) return std::puts(rd_kafka_version_str()) < 0 ? 1 : 0;
-  if (argc < 4) fail("usage: bare-producer BOOTSTRAP TOPIC COUNT [MESSAGES_A_SECOND]");
-  auto messages = make_messages(std::strtoul(argv[3], nullptr, 10));
+void measure(const char* bootstrap, const char* topic, std::size_t count, double rate) {
+  auto messages = make_messages(count);
   if (messages.empty()) fail("COUNT must be a positive number");
-  const double rate = argc > 4 ? std::strtod(argv[4], nullptr) : 0;
-  BareProducer producer(argv[1], argv[2]);
+  BareProducer producer(bootstrap, topic);
   producer.warm_up();
 
-  const double megabytes = peak_megabytes();
   const double cpu = cpu_seconds();
   const auto started = Clock::now();
   if (rate > 0)
@@ -194,8 +200,21 @@ int main(int argc, char** argv) {
     send_all(producer, messages);
   const std::chrono::duration<double> seconds = Clock::now() - started;
   const double cpu_used = cpu_seconds() - cpu;
-  const double grown = peak_megabytes() - megabytes;
-  std::printf("%.6f %.3f %.3f %.3f %.1f\n", seconds.count(), cpu_used, percentile(messages, 50),
-              percentile(messages, 99), grown);
+  const double p50 = percentile(messages, 50);
+  std::printf("%.6f %.3f %.3f %.3f\n", seconds.count(), cpu_used, p50, percentile(messages, 99));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view what = argc > 1 ? argv[1] : "";
+  if (argc == 2 && what == "version")
+    std::puts(rd_kafka_version_str());
+  else if (argc == 2 && what == "queue")
+    print_queue();
+  else if (argc == 4 || argc == 5)
+    measure(argv[1], argv[2], std::strtoul(argv[3], nullptr, 10), argc == 5 ? std::strtod(argv[4], nullptr) : 0);
+  else
+    fail("usage: bare-producer BOOTSTRAP TOPIC COUNT [MESSAGES_A_SECOND] | queue | version");
   return 0;
 }

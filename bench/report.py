@@ -8,7 +8,7 @@ import re
 import subprocess
 
 from harness import kafka_jars
-from stage import BARE_PRODUCER, PARTITIONS
+from stage import PARTITIONS, bare_producer
 
 SETTINGS = (
     "fsync", "synchronous_commit", "wal_sync_method", "full_page_writes", "shared_buffers", "max_wal_size",
@@ -43,7 +43,7 @@ def conditions(stage):
 
 
 def _librdkafka():
-    return subprocess.check_output([BARE_PRODUCER], text=True).strip()
+    return bare_producer("version").strip()
 
 
 def _kafka():

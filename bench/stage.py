@@ -137,9 +137,8 @@ class Stage:
 
     def bare(self, topic, messages, rate=None):
         """librdkafka alone."""
-        command = [BARE_PRODUCER, self.kafka.bootstrap, topic, messages, *([rate] if rate else [])]
-        done = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, text=True, check=True)
-        return Bare(*map(float, done.stdout.split()))
+        rate = [] if rate is None else [rate]
+        return Bare(*map(float, bare_producer(self.kafka.bootstrap, topic, messages, *rate).split()))
 
 
 @dataclasses.dataclass
@@ -150,7 +149,10 @@ class Bare:
     cpu: float
     p50_ms: float  # from produce to report
     p99_ms: float
-    queue_mb: float
+
+
+def bare_producer(*args):
+    return subprocess.run([str(BARE_PRODUCER), *map(str, args)], stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def median(values):
