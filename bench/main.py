@@ -39,7 +39,7 @@ def measure(names):
         stage.warm_up()
         table = [*(peers_table(stage) if names == ["peers"] else report.table(measure_all(stage, names)))]
         text = "\n".join([*table, "", *report.conditions(stage), ""])
-    print(f"\n{text}\n{text.count('**no**')} lines do not hold; {time.monotonic() - started:.0f} s")
+    print(f"\n{text}\nlines that do not hold: {text.count('**no**')}; {time.monotonic() - started:.0f} s")
     return text
 
 

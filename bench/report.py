@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import subprocess
+import textwrap
 
 from harness import kafka_jars
 from stage import PARTITIONS, bare_producer
@@ -34,6 +35,10 @@ def table(lines):
 
 def conditions(stage):
     """Versions, machine, settings."""
+    yield from textwrap.wrap(" ".join(_conditions(stage)), 124)
+
+
+def _conditions(stage):
     settings = ", ".join(f"{name} = {stage.value(f'SHOW {name}')}" for name in SETTINGS)
     postgresql = stage.value("SHOW server_version").split()[0]
     today = datetime.date.today().isoformat()
