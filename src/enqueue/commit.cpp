@@ -61,7 +61,7 @@ void after_end(bool committed) {
   shared::Database* database = innermost ? shared::find(MyDatabaseId) : nullptr;
   if (database && announced) add_to_counters(database, &shared::Lane::finished);
   // Also after a commit that failed late: the worker alone takes its messages out of the count.
-  if (database && (committed || announced)) shared::wake_worker(database);
+  if (database && (committed || announced)) shared::wake_worker_for_commit(database);
   wake_late = innermost && innermost->wake && committed;
   announced = false;
   innermost = nullptr;

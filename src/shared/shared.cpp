@@ -57,6 +57,7 @@ void initialize_database(Database* database) {
   for (int i = 0; i < settings::max_workers_per_database; i++) {
     Worker* worker = worker_at(database, i);
     pg_atomic_init_u32(&worker->pid, 0);
+    pg_atomic_init_u32(&worker->told, 0);
     pg_atomic_init_u32(&worker->healthy, 0);
   }
   for (int i = 0; i < settings::max_lanes; i++) {
@@ -186,6 +187,16 @@ void wake_worker(Database* database) {
   pg_memory_barrier();
   for (int i = 0; i < instance->workers_each; i++) {
     Latch* latch = worker_at(database, i)->latch;
+    if (latch) SetLatch(latch);
+  }
+}
+
+void wake_worker_for_commit(Database* database) {
+  for (int i = 0; i < instance->workers_each; i++) {
+    Worker* worker = worker_at(database, i);
+    // The exchange pairs with the one in Worker::read(): either that snapshot sees our commit, or we wake it again.
+    if (pg_atomic_exchange_u32(&worker->told, 1) != 0) continue;
+    Latch* latch = worker->latch;
     if (latch) SetLatch(latch);
   }
 }

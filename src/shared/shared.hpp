@@ -50,6 +50,7 @@ const char* state_name(WorkerState state);
 struct Worker {
   pg_atomic_uint32 pid;      // 0: nobody
   Latch* latch;              // of a PGPROC, which outlives the process; under Shared::lock for writing
+  pg_atomic_uint32 told;     // of a commit that it has not read yet; it is not woken for more of them
   pg_atomic_uint32 healthy;  // it has done a whole turn: its end is no failure to start
   // Under Shared::lock.
   WorkerState state;
@@ -96,6 +97,8 @@ Worker* worker_at(Database* database, int index);
 Lane* lane_at(Database* database, int lane);
 
 void wake_worker(Database* database);
+// The same for a commit; cheap when many come at a time.
+void wake_worker_for_commit(Database* database);
 void wake_launcher();
 void set_worker_state(Worker* worker, WorkerState state, const char* reason);
 

@@ -10,6 +10,7 @@ namespace outbox::worker {
 
 void Worker::read() {
   want_read_ = false;
+  (void)pg_atomic_exchange_u32(&self_->told, 0);
   if (lanes_.empty() && leaves_.empty()) {
     // Nothing was ever enqueued: what outbox.drain() waits for is done.
     const std::uint64_t sync = pg_atomic_read_u64(&database_->requested_sync);
@@ -59,6 +60,9 @@ void Worker::read_lanes() {
   }
   pg::call([snapshot] { UnregisterSnapshot(snapshot); });
   transaction.commit();
+  std::size_t found = 0;
+  for (std::size_t i = before; i < batches_.size(); i++) found += batches_[i]->records.size();
+  pace_.read(found, Clock::now());
   if (batches_.size() == before) ConditionVariableBroadcast(&database_->moved);
 }
 

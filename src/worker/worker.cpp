@@ -53,14 +53,20 @@ bool Worker::may_read() const {
   return situation_.state == WorkerState::paused || (situation_.may_publish() && room_for_more());
 }
 
+// What is left of a window needs no new snapshot.
+Clock::time_point Worker::next_read() const {
+  const bool within = std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->has_unread(); });
+  return within ? Clock::time_point{} : pace_.next();
+}
+
 bool Worker::idle() const {
   return batches_.empty() && std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->idle(); });
 }
 
 long Worker::sleep_ms() const {
   const auto now = Clock::now();
-  if (retry_at_ <= now && want_read_ && may_read()) return 0;
   Clock::time_point wake = std::min(next_look_, now + look_interval);
+  if (retry_at_ <= now && want_read_ && may_read()) wake = std::min(wake, next_read());
   if (publisher_)
     if (const auto poll = publisher_->next_poll()) wake = std::min(wake, *poll);
   for (const auto& lane : lanes_)
@@ -77,7 +83,7 @@ bool Worker::turn(bool woken) {
     if (control_changed && !situation_.extension_gone) look();  // what we held is forgotten, now look at what is there
     if (situation_.extension_gone) return false;
     serve_segment_request();
-    if (want_read_ && may_read()) read();
+    if (want_read_ && may_read() && next_read() <= Clock::now()) read();
   }
   submit();
   take_reports();

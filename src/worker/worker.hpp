@@ -15,6 +15,7 @@
 #include "shared/shared.hpp"
 #include "worker/kafka_server.hpp"
 #include "worker/lane.hpp"
+#include "worker/pace.hpp"
 
 namespace outbox::worker {
 
@@ -83,6 +84,7 @@ class Worker {
   void give_back_memory();
   [[nodiscard]] bool room_for_more() const;
   [[nodiscard]] bool may_read() const;
+  [[nodiscard]] Clock::time_point next_read() const;
   [[nodiscard]] bool idle() const;
 
   // show.cpp
@@ -120,6 +122,7 @@ class Worker {
 
   bool want_read_ = true;
   bool starved_ = false;  // a lane had to let a snapshot pass by, as too many of its windows are under way
+  Pace pace_;
   Clock::time_point next_look_{};
   Clock::time_point next_upkeep_{};
   Clock::time_point next_summary_{};
