@@ -20,7 +20,7 @@ Oid watched_table = InvalidOid;
 namespace {
 
 // Read and not yet in the progress log, over all lanes. What Kafka's queue takes is bounded by librdkafka's settings.
-constexpr std::size_t most_records = 100'000;
+constexpr std::size_t most_records = 50'000;
 constexpr std::size_t most_cost = std::size_t{64} * 1024 * 1024;
 
 // After so much the C library is asked for what it keeps; by itself it gives back only what lies at the heap's end.
