@@ -84,6 +84,7 @@ void start_up() {
     instance->lanes_each = settings::max_lanes;
     pg_atomic_init_u32(&instance->launcher_pid, 0);
     pg_atomic_init_u32(&instance->databases_changed, 1);
+    pg_atomic_init_u32(&instance->probed, InvalidOid);
     pg_atomic_init_u32(&instance->claims_refused, 0);
     for (int i = 0; i < settings::max_databases; i++) initialize_database(database_at(i));
   }

@@ -74,6 +74,7 @@ struct Shared {
   Latch* launcher;
   pg_atomic_uint32 launcher_pid;
   pg_atomic_uint32 databases_changed;  // the launcher shall read pg_database again
+  pg_atomic_uint32 probed;             // the newest database that a probe has looked into
   pg_atomic_uint32 claims_refused;     // a database found no slot: to be asked again when one is free
   TimestampTz initialized_at;          // later than the start of the postmaster: after a crash
   int databases;

@@ -68,7 +68,6 @@ struct Child {
   BackgroundWorkerHandle* handle = nullptr;
   TimestampTz next_start = 0;
   long pause_ms = 0;
-  bool warned = false;
 };
 
 pid_t worker_pid(std::size_t slot) {
@@ -99,7 +98,8 @@ class Launcher {
   [[nodiscard]] long sleep_ms() const {
     const TimestampTz now = GetCurrentTimestamp();
     TimestampTz wake = next_scan_;
-    if (!unprobed_.empty()) wake = std::min(wake, next_probe_);
+    for (const Unprobed& each : unprobed_)
+      if (!is_running(probe_)) wake = std::min(wake, std::max(each.due, next_probe_));
     for (std::size_t i = 0; i < children_.size(); i++) {
       const Child& child = children_[i];
       // While somebody needs the database alone, its end wakes us.
@@ -143,32 +143,32 @@ class Launcher {
     pg::call([found] { pfree(found.oids); });
     auto gone = [&](Oid oid) { return std::find(databases.begin(), databases.end(), oid) == databases.end(); };
     std::erase_if(probed_, gone);
-    std::erase_if(unprobed_, gone);
+    std::erase_if(unprobed_, [&](const Unprobed& each) { return gone(each.database); });
     condemned_.clear();
     for (int i = 0; i < settings::max_databases; i++) {
       const Oid oid = pg_atomic_read_u32(&shared::database_at(i)->oid);
       if (OidIsValid(oid) && gone(oid)) condemned_.push_back(oid);
     }
     for (const Oid oid : databases) {
-      const bool known = std::find(probed_.begin(), probed_.end(), oid) != probed_.end() ||
-                         std::find(unprobed_.begin(), unprobed_.end(), oid) != unprobed_.end();
-      if (!known) unprobed_.push_back(oid);
+      const bool known =
+          std::find(probed_.begin(), probed_.end(), oid) != probed_.end() ||
+          std::any_of(unprobed_.begin(), unprobed_.end(), [oid](const Unprobed& each) { return each.database == oid; });
+      if (!known) unprobed_.push_back({.database = oid});
     }
   }
 
   // One probe at a time: a server can have thousands of databases.
   void probe() {
-    if (is_running(probe_) || unprobed_.empty()) return;
-    if (probe_) {
-      pfree(probe_);
-      probe_ = nullptr;
-      probed_.push_back(unprobed_.front());
-      unprobed_.erase(unprobed_.begin());
-      if (unprobed_.empty()) return;
-    }
+    if (is_running(probe_)) return;
     const TimestampTz now = GetCurrentTimestamp();
+    if (probe_) probe_ended(now);
     if (now < next_probe_) return;
-    const Start start{"outbox_probe_main", "outbox probe", unprobed_.front(), 0};
+    auto due =
+        std::find_if(unprobed_.begin(), unprobed_.end(), [now](const Unprobed& each) { return each.due <= now; });
+    if (due == unprobed_.end()) return;
+    probing_ = due->database;
+    pg_atomic_write_u32(&shared::get()->probed, InvalidOid);
+    const Start start{"outbox_probe_main", "outbox probe", probing_, 0};
     BackgroundWorkerHandle* handle = nullptr;
     const bool started = pg::call([&] { return in_top_context(start, &handle); });
     if (started) {
@@ -176,7 +176,25 @@ class Launcher {
       return;
     }
     next_probe_ = TimestampTzPlusMilliseconds(now, 5000);
-    warn_no_worker(warned_);
+    warn_no_worker(now);
+  }
+
+  // One that was ended before it had looked is repeated, later and later.
+  void probe_ended(TimestampTz now) {
+    constexpr long first_ms = 1000;
+    constexpr long longest_ms = 600'000;
+    pfree(probe_);
+    probe_ = nullptr;
+    auto of = std::find_if(unprobed_.begin(), unprobed_.end(),
+                           [this](const Unprobed& each) { return each.database == probing_; });
+    if (of == unprobed_.end()) return;  // dropped meanwhile
+    if (pg_atomic_read_u32(&shared::get()->probed) == probing_) {
+      probed_.push_back(probing_);
+      unprobed_.erase(of);
+      return;
+    }
+    of->pause_ms = std::clamp(of->pause_ms * 2, first_ms, longest_ms);
+    of->due = TimestampTzPlusMilliseconds(now, of->pause_ms);
   }
 
   static bool in_top_context(const Start& start, BackgroundWorkerHandle** handle) {
@@ -186,9 +204,11 @@ class Launcher {
     return started;
   }
 
-  static void warn_no_worker(bool& warned) {
-    if (warned) return;
-    warned = true;
+  // There is no use in one for each database and each attempt.
+  void warn_no_worker(TimestampTz now) {
+    constexpr long interval_ms = 600'000;
+    if (now < next_warning_) return;
+    next_warning_ = TimestampTzPlusMilliseconds(now, interval_ms);
     pg::call([] {
       ereport(WARNING, (errmsg("outbox could not start a background worker"),
                         errdetail("All slots of max_worker_processes (%d) are in use.", max_worker_processes),
@@ -225,13 +245,10 @@ class Launcher {
     }
     if (pg_atomic_read_u32(&database->evictions) != 0 || now < std::max(child.next_start, not_before_)) return;
     const Start start{"outbox_worker_main", "outbox worker", oid, index};
-    if (pg::call([&] { return in_top_context(start, &child.handle); })) {
-      child.warned = false;
-      return;
-    }
+    if (pg::call([&] { return in_top_context(start, &child.handle); })) return;
     child.handle = nullptr;
     child.next_start = TimestampTzPlusMilliseconds(now, 5000);
-    warn_no_worker(child.warned);
+    warn_no_worker(now);
     pg::call([database] {
       shared::set_worker_state(shared::worker_at(database, 0), shared::WorkerState::not_running,
                                "all slots of max_worker_processes are in use: raise it and restart the server");
@@ -257,12 +274,18 @@ class Launcher {
   std::vector<Child> children_;
   std::vector<Oid> condemned_;  // in a slot, but not to be served any more
   std::vector<Oid> probed_;
-  std::vector<Oid> unprobed_;
+  struct Unprobed {
+    Oid database = InvalidOid;
+    TimestampTz due = 0;
+    long pause_ms = 0;
+  };
+  std::vector<Unprobed> unprobed_;
+  Oid probing_ = InvalidOid;
   BackgroundWorkerHandle* probe_ = nullptr;
   TimestampTz not_before_ = 0;
   TimestampTz next_scan_ = 0;
   TimestampTz next_probe_ = 0;
-  bool warned_ = false;
+  TimestampTz next_warning_ = 0;
 };
 
 void leave(int, Datum) {

@@ -23,5 +23,6 @@ void outbox_probe_main(Datum) {
                       errdetail("All %d slots of outbox.max_databases are in use.", settings::max_databases),
                       errhint("Raise outbox.max_databases and restart the server.")));
   CommitTransactionCommand();
+  pg_atomic_write_u32(&shared::get()->probed, database);
   proc_exit(0);
 }

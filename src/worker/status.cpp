@@ -33,13 +33,14 @@ Datum lanes_of(shared::Database* database, int pid) {
   return PointerGetDatum(construct_array(lanes, count, INT4OID, sizeof(int32), true, TYPALIGN_INT));
 }
 
+const char* const no_launcher =
+    "the outbox launcher is not running: raise max_worker_processes and restart the server, or see the server log";
+
 const char* why_no_worker() {
   if (!shared::get())
     return "the library is not loaded at server start: add outbox to shared_preload_libraries and restart the server";
   if (RecoveryInProgress()) return "the server is a standby: the worker starts after promotion";
-  if (pg_atomic_read_u32(&shared::get()->launcher_pid) == 0)
-    return "the outbox launcher is not running: raise max_worker_processes and restart the server, or see the server "
-           "log";
+  if (pg_atomic_read_u32(&shared::get()->launcher_pid) == 0) return no_launcher;
   if (pg::is_template_database(MyDatabaseId)) return "this is a template database: templates publish nothing";
   for (int i = 0; i < shared::get()->databases; i++)
     if (pg_atomic_read_u32(&shared::database_at(i)->oid) == InvalidOid)
@@ -64,6 +65,7 @@ Datum workers(PG_FUNCTION_ARGS) {
     strlcpy(reason, worker->reason, sizeof reason);
     LWLockRelease(shared::get()->lock);
     if (i > 0 && pid == 0) continue;
+    if (pid == 0 && pg_atomic_read_u32(&shared::get()->launcher_pid) == 0) strlcpy(reason, no_launcher, sizeof reason);
     add_worker(result, i + 1, pid, shared::state_name(state), reason, since, lanes_of(database, pid));
   }
   PG_RETURN_NULL();
