@@ -41,6 +41,9 @@ bool load() {
       cached.lanes = open.lanes;
       cached.leaf = pg::leaf_oid("_message", open.segment);
       cached.sequence = pg::relation_oid("_message_id");
+      if (!OidIsValid(cached.sequence))
+        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("sequence \"outbox._message_id\" does not exist"),
+                        errdetail("The extension \"outbox\" is not complete."), errhint("See outbox.workers.")));
       cached.adopted = identity::is_adopted();
     }
     if (cache_valid) {

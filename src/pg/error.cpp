@@ -16,10 +16,10 @@ void raise_escaped(Escaped what, const char* text) {
   pg_unreachable();
 }
 
-void recover() {
+void recover(bool loud) {
   HOLD_INTERRUPTS();
   error_context_stack = nullptr;
-  EmitErrorReport();
+  if (loud) EmitErrorReport();
   if (IsTransactionState() || IsTransactionOrTransactionBlock()) AbortCurrentTransaction();
   LWLockReleaseAll();
   MemoryContextSwitchTo(TopMemoryContext);

@@ -95,7 +95,10 @@ void insert_row(const Row& row) {
               "completed, window_end, receipts) "
               "VALUES ($1, $2, $3, $4, $5, $6, $7, pg_catalog.clock_timestamp(), $8, $9, $10)",
               row.segment);
-  if (!OidIsValid(table_oid)) elog(ERROR, "the progress log has no segment %d", row.segment);
+  if (!OidIsValid(table_oid))
+    ereport(ERROR,
+            (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("segment %d of the progress log has lost its table", row.segment),
+             errhint("SELECT outbox.roll()")));
   Oid types[] = {INT4OID, INT4OID, INT8OID,        INT8OID,        INT8OID,
                  INT4OID, INT8OID, PG_SNAPSHOTOID, PG_SNAPSHOTOID, BYTEAOID};
   const bool empty = row.receipts_size == 0;

@@ -53,6 +53,14 @@ namespace {
 // locks on what an enqueuer touches after its segment.
 int64 count_unpublished() {
   int64 count = 0;
+  if (!OidIsValid(pg::relation_oid("_message"))) {
+    if (settings::allow_data_loss) return 0;
+    ereport(
+        ERROR,
+        (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+         errmsg("cannot drop extension \"outbox\": its message log is not there, so nobody can tell what is published"),
+         errhint("Restore outbox._message, or set outbox.allow_data_loss = on.")));
+  }
   if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
   if (SPI_execute("LOCK TABLE outbox._message IN ACCESS EXCLUSIVE MODE", false, 0) < 0)
     elog(ERROR, "could not lock the message log");

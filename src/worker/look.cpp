@@ -22,6 +22,7 @@ struct Look {
   Oid extension_oid = InvalidOid;
   bool paused = false;
   char version[64] = "";
+  const char* missing = nullptr;  // a part of it that somebody has dropped or renamed
   identity::Verdict verdict = identity::Verdict::none_yet;
   int32 generation = 0;
   char why[256] = "";
@@ -38,6 +39,14 @@ bool table_has_row(const char* name) {
   return found;
 }
 
+const char* missing_part() {
+  static const char* const parts[] = {"_identity",   "_segment",  "_lane",        "_message",
+                                      "_message_id", "_progress", "_dead_letter", "_pause"};
+  for (const char* part : parts)
+    if (!OidIsValid(pg::relation_oid(part))) return part;
+  return nullptr;
+}
+
 Look look_at_catalogs() {
   Look found;
   const char* version = pg::extension_version();
@@ -45,6 +54,7 @@ Look look_at_catalogs() {
   if (!found.extension) return found;
   strlcpy(found.version, version, sizeof found.version);
   found.extension_oid = pg::extension_oid();
+  if ((found.missing = missing_part()) != nullptr) return found;
   found.paused = table_has_row("_pause");
   found.verdict = identity::check(&found.generation, found.why, sizeof found.why);
   if (found.verdict == identity::Verdict::promoted) identity::store_promoted(found.generation);
@@ -73,7 +83,13 @@ void Worker::look() {
     SetLatch(MyLatch);
     return;
   }
-  if (found.extension && strcmp(found.version, sql_version) != 0) {
+  if (found.missing) {
+    situation_.state = WorkerState::incompatible;
+    situation_.reason =
+        std::string("outbox.") + found.missing +
+        " is missing: restore it, or give up what is in the outbox with SET outbox.allow_data_loss = on; "
+        "DROP EXTENSION outbox CASCADE; and create it again";
+  } else if (found.extension && strcmp(found.version, sql_version) != 0) {
     situation_.state = WorkerState::incompatible;
     situation_.reason = std::string("the library is version ") + library_version + " and needs SQL version " +
                         sql_version + ", the database has " + found.version +

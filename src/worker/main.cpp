@@ -160,7 +160,7 @@ void run(Worker& worker) {
     } catch (const pg::ErrorInFlight&) {
       char text[512];
       pg::error_message(text, sizeof text, nullptr);
-      pg::recover();
+      pg::recover(!worker.says(text));
       worker.back_off(text);
       woken = true;
     }

@@ -17,6 +17,16 @@ void Worker::show_failure(const char* text, std::int32_t only_lane) {
   LWLockRelease(shared::get()->lock);
 }
 
+namespace {
+
+bool is_bad(std::optional<WorkerState> state) {
+  return state == WorkerState::backing_off || state == WorkerState::unconfigured || state == WorkerState::incompatible;
+}
+
+}  // namespace
+
+bool Worker::says(const char* why) const { return shown_state_ == WorkerState::backing_off && shown_reason_ == why; }
+
 void Worker::show_state() {
   if (control_changed) return;  // not known for sure before the next look
   WorkerState state = situation_.state;
@@ -35,13 +45,13 @@ void Worker::show_state() {
     }
   }
   if (shown_state_ == state && shown_reason_ == reason) return;
-  const bool was_bad = shown_state_ == WorkerState::backing_off || shown_state_ == WorkerState::unconfigured;
-  const bool is_bad = state == WorkerState::backing_off || state == WorkerState::unconfigured;
-  if (is_bad && (!was_bad || shown_state_ != state)) {
+  const bool was_bad = is_bad(shown_state_);
+  if (is_bad(state) && (!was_bad || shown_state_ != state)) {
     show_failure(reason.c_str());
     const char* text = reason.c_str();
     const char* name = shared::state_name(state);
-    pg::call([=] { ereport(LOG, (errmsg("outbox worker is %s: %s", name, text))); });
+    const int level = state == WorkerState::incompatible ? WARNING : LOG;
+    pg::call([=] { ereport(level, (errmsg("outbox worker is %s: %s", name, text))); });
   } else if (was_bad && (state == WorkerState::running || state == WorkerState::idle)) {
     pg::call([] { ereport(LOG, (errmsg("outbox worker publishes again"))); });
   }

@@ -51,6 +51,8 @@ class Worker {
   [[nodiscard]] int wake_fd() const;
   // After an error in turn(): what was sent stays known; database work waits for a moment.
   void back_off(const char* why);
+  // Whether that is why it backs off already.
+  [[nodiscard]] bool says(const char* why) const;
   // Takes the reports at hand, writes progress, ends the connection to Kafka; bounded.
   void finish();
 
