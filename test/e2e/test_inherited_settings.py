@@ -153,6 +153,7 @@ def serializable_writer(cluster, database):
 def test_settings_of_the_whole_server_do_not_touch_launcher_and_worker(cluster, embedded):
     topic = embedded.create_topic("t")
     settings = known(cluster, SETTINGS)
+    settings.pop("transaction_timeout", None)  # nobody could log in
     by_role(cluster, "postgres", known(cluster, SANE))  # there this test looks around
     cluster.configure(**settings)
     cluster.restart()
