@@ -77,7 +77,7 @@ def test_sql_of_another_version_is_said_once_and_served_when_it_fits_again(two, 
     assert "ALTER EXTENSION outbox UPDATE" in reason
     waiting = two.value("SELECT outbox.enqueue(%s, 'x')", [topic], dbname="broken")
     assert publishes(two, "other", topic)
-    (line,) = lines_within(two, version, 3, since)
+    (line,) = lines_within(two, "needs SQL version", 3, since)  # a time can look like a version
     assert "WARNING" in line
     assert two.worker_pids("broken") == [pid], "it waits and does not start again and again"
     two.sql("UPDATE pg_extension SET extversion = %s WHERE extname = 'outbox'", [fits], dbname="broken")
