@@ -108,7 +108,8 @@ void send_away(shared::Database* database) {
       shared::Worker* worker = shared::worker_at(database, i);
       const auto pid = static_cast<pid_t>(pg_atomic_read_u32(&worker->pid));
       if (pid == 0) continue;
-      pg_atomic_write_u32(&worker->healthy, 1);  // one that we end before its first turn is not one that failed to start
+      pg_atomic_write_u32(&worker->healthy,
+                          1);  // one that we end before its first turn is not one that failed to start
       kill(pid, SIGTERM);
     }
     (void)ConditionVariableTimedSleep(&database->moved, 100, PG_WAIT_EXTENSION);
