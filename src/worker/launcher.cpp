@@ -6,6 +6,7 @@
 #include "pg/error.hpp"
 #include "settings.hpp"
 #include "shared/shared.hpp"
+#include "worker/probes.hpp"
 #include "worker/process.hpp"
 
 extern "C" {
@@ -14,53 +15,11 @@ PGDLLEXPORT void outbox_launcher_main(Datum argument);
 
 namespace outbox::worker {
 
-void register_launcher() {
-  BackgroundWorker worker{};
-  worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-  worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-  worker.bgw_restart_time = 1;
-  strlcpy(worker.bgw_library_name, "outbox", sizeof worker.bgw_library_name);
-  strlcpy(worker.bgw_function_name, "outbox_launcher_main", sizeof worker.bgw_function_name);
-  strlcpy(worker.bgw_name, "outbox launcher", sizeof worker.bgw_name);
-  strlcpy(worker.bgw_type, "outbox launcher", sizeof worker.bgw_type);
-  RegisterBackgroundWorker(&worker);
-}
-
-void fix_transactions() {
-  auto set = [](const char* name, const char* value) { SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE); };
-  set("default_transaction_isolation", "read committed");
-  set("default_transaction_read_only", "off");
-  set("default_transaction_deferrable", "off");
-  if (GetConfigOption("transaction_timeout", true, false)) set("transaction_timeout", "0");  // PostgreSQL 17
-}
-
-bool start_process(const Start& start, BackgroundWorkerHandle** handle) {
-  BackgroundWorker worker{};
-  worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-  worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-  worker.bgw_restart_time = BGW_NEVER_RESTART;  // the launcher restarts it
-  worker.bgw_notify_pid = MyProcPid;
-  strlcpy(worker.bgw_library_name, "outbox", sizeof worker.bgw_library_name);
-  strlcpy(worker.bgw_function_name, start.function, sizeof worker.bgw_function_name);
-  pg_snprintf(worker.bgw_name, sizeof worker.bgw_name, "%s for database %u", start.type, start.database);
-  strlcpy(worker.bgw_type, start.type, sizeof worker.bgw_type);
-  worker.bgw_main_arg = Int32GetDatum(start.slot);
-  memcpy(worker.bgw_extra, &start.database, sizeof start.database);
-  return RegisterDynamicBackgroundWorker(&worker, handle);
-}
-
 namespace {
 
 constexpr long scan_interval_ms = 30'000;
 constexpr long first_pause_ms = 500;
 constexpr long longest_pause_ms = 30'000;
-
-bool is_running(BackgroundWorkerHandle* handle) {
-  pid_t pid;
-  if (!handle) return false;
-  const BgwHandleStatus status = GetBackgroundWorkerPid(handle, &pid);
-  return status == BGWH_STARTED || status == BGWH_NOT_YET_STARTED;
-}
 
 // One slot of shared memory as the launcher keeps it.
 struct Child {
@@ -73,6 +32,39 @@ struct Child {
 pid_t worker_pid(std::size_t slot) {
   return static_cast<pid_t>(
       pg_atomic_read_u32(&shared::worker_at(shared::database_at(static_cast<int>(slot)), 0)->pid));
+}
+
+// Databases that allow connections and are no templates.
+std::vector<Oid> databases_to_serve() {
+  struct Found {
+    Oid* oids;
+    int count;
+  };
+  const Found found = pg::call([] {
+    Found result{nullptr, 0};
+    SetCurrentStatementStartTimestamp();
+    StartTransactionCommand();
+    (void)GetTransactionSnapshot();
+    MemoryContext before = MemoryContextSwitchTo(TopMemoryContext);
+    Relation catalog = table_open(DatabaseRelationId, AccessShareLock);
+    TableScanDesc scan = table_beginscan_catalog(catalog, 0, nullptr);
+    int room = 16;
+    result.oids = static_cast<Oid*>(palloc(sizeof(Oid) * room));
+    while (HeapTuple tuple = heap_getnext(scan, ForwardScanDirection)) {
+      auto* form = reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple));
+      if (!form->datallowconn || form->datistemplate) continue;
+      if (result.count == room) result.oids = static_cast<Oid*>(repalloc(result.oids, sizeof(Oid) * (room *= 2)));
+      result.oids[result.count++] = form->oid;
+    }
+    table_endscan(scan);
+    table_close(catalog, AccessShareLock);
+    MemoryContextSwitchTo(before);
+    CommitTransactionCommand();
+    return result;
+  });
+  std::vector<Oid> databases(found.oids, found.oids + found.count);
+  pg::call([found] { pfree(found.oids); });
+  return databases;
 }
 
 class Launcher {
@@ -91,15 +83,13 @@ class Launcher {
       next_scan_ = TimestampTzPlusMilliseconds(now, scan_interval_ms);
       scan();
     }
-    probe();
+    probes_.turn();
     for (std::size_t i = 0; i < children_.size(); i++) reconcile(children_[i], static_cast<int>(i));
   }
 
   [[nodiscard]] long sleep_ms() const {
     const TimestampTz now = GetCurrentTimestamp();
-    TimestampTz wake = next_scan_;
-    for (const Unprobed& each : unprobed_)
-      if (!is_running(probe_)) wake = std::min(wake, std::max(each.due, next_probe_));
+    TimestampTz wake = probes_.wake_at(next_scan_);
     for (std::size_t i = 0; i < children_.size(); i++) {
       const Child& child = children_[i];
       // While somebody needs the database alone, its end wakes us.
@@ -111,109 +101,15 @@ class Launcher {
   }
 
  private:
-  // Databases that allow connections and are no templates; known ones are probed once, new ones soon.
   void scan() {
-    struct Found {
-      Oid* oids;
-      int count;
-    };
-    const Found found = pg::call([] {
-      Found result{nullptr, 0};
-      SetCurrentStatementStartTimestamp();
-      StartTransactionCommand();
-      (void)GetTransactionSnapshot();
-      MemoryContext before = MemoryContextSwitchTo(TopMemoryContext);
-      Relation catalog = table_open(DatabaseRelationId, AccessShareLock);
-      TableScanDesc scan = table_beginscan_catalog(catalog, 0, nullptr);
-      int room = 16;
-      result.oids = static_cast<Oid*>(palloc(sizeof(Oid) * room));
-      while (HeapTuple tuple = heap_getnext(scan, ForwardScanDirection)) {
-        auto* form = reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple));
-        if (!form->datallowconn || form->datistemplate) continue;
-        if (result.count == room) result.oids = static_cast<Oid*>(repalloc(result.oids, sizeof(Oid) * (room *= 2)));
-        result.oids[result.count++] = form->oid;
-      }
-      table_endscan(scan);
-      table_close(catalog, AccessShareLock);
-      MemoryContextSwitchTo(before);
-      CommitTransactionCommand();
-      return result;
-    });
-    const std::vector<Oid> databases(found.oids, found.oids + found.count);
-    pg::call([found] { pfree(found.oids); });
+    const std::vector<Oid> databases = databases_to_serve();
     auto gone = [&](Oid oid) { return std::find(databases.begin(), databases.end(), oid) == databases.end(); };
-    std::erase_if(probed_, gone);
-    std::erase_if(unprobed_, [&](const Unprobed& each) { return gone(each.database); });
+    probes_.know(databases);
     condemned_.clear();
     for (int i = 0; i < settings::max_databases; i++) {
       const Oid oid = pg_atomic_read_u32(&shared::database_at(i)->oid);
       if (OidIsValid(oid) && gone(oid)) condemned_.push_back(oid);
     }
-    for (const Oid oid : databases) {
-      const bool known =
-          std::find(probed_.begin(), probed_.end(), oid) != probed_.end() ||
-          std::any_of(unprobed_.begin(), unprobed_.end(), [oid](const Unprobed& each) { return each.database == oid; });
-      if (!known) unprobed_.push_back({.database = oid});
-    }
-  }
-
-  // One probe at a time: a server can have thousands of databases.
-  void probe() {
-    if (is_running(probe_)) return;
-    const TimestampTz now = GetCurrentTimestamp();
-    if (probe_) probe_ended(now);
-    if (now < next_probe_) return;
-    auto due =
-        std::find_if(unprobed_.begin(), unprobed_.end(), [now](const Unprobed& each) { return each.due <= now; });
-    if (due == unprobed_.end()) return;
-    probing_ = due->database;
-    pg_atomic_write_u32(&shared::get()->probed, InvalidOid);
-    const Start start{"outbox_probe_main", "outbox probe", probing_, 0};
-    BackgroundWorkerHandle* handle = nullptr;
-    const bool started = pg::call([&] { return in_top_context(start, &handle); });
-    if (started) {
-      probe_ = handle;
-      return;
-    }
-    next_probe_ = TimestampTzPlusMilliseconds(now, 5000);
-    warn_no_worker(now);
-  }
-
-  // One that was ended before it had looked is repeated, later and later.
-  void probe_ended(TimestampTz now) {
-    constexpr long first_ms = 1000;
-    constexpr long longest_ms = 600'000;
-    pfree(probe_);
-    probe_ = nullptr;
-    auto of = std::find_if(unprobed_.begin(), unprobed_.end(),
-                           [this](const Unprobed& each) { return each.database == probing_; });
-    if (of == unprobed_.end()) return;  // dropped meanwhile
-    if (pg_atomic_read_u32(&shared::get()->probed) == probing_) {
-      probed_.push_back(probing_);
-      unprobed_.erase(of);
-      return;
-    }
-    of->pause_ms = std::clamp(of->pause_ms * 2, first_ms, longest_ms);
-    of->due = TimestampTzPlusMilliseconds(now, of->pause_ms);
-  }
-
-  static bool in_top_context(const Start& start, BackgroundWorkerHandle** handle) {
-    MemoryContext before = MemoryContextSwitchTo(TopMemoryContext);
-    const bool started = start_process(start, handle);
-    MemoryContextSwitchTo(before);
-    return started;
-  }
-
-  // There is no use in one for each database and each attempt.
-  void warn_no_worker(TimestampTz now) {
-    constexpr long interval_ms = 600'000;
-    if (now < next_warning_) return;
-    next_warning_ = TimestampTzPlusMilliseconds(now, interval_ms);
-    pg::call([] {
-      ereport(WARNING, (errmsg("outbox could not start a background worker"),
-                        errdetail("All slots of max_worker_processes (%d) are in use.", max_worker_processes),
-                        errhint("Raise max_worker_processes and restart the server.")));
-    });
   }
 
   void reconcile(Child& child, int index) {
@@ -228,8 +124,8 @@ class Launcher {
     if (child.handle) ended(child, database, now);
     if (oid != child.database) {
       // A worker gives its slot back when it finds no extension; one created at that very moment is found by a probe.
-      std::erase(probed_, child.database);
-      if (pg_atomic_exchange_u32(&shared::get()->claims_refused, 0) != 0) probed_.clear();
+      probes_.forget(child.database);
+      if (pg_atomic_exchange_u32(&shared::get()->claims_refused, 0) != 0) probes_.forget_all();
       next_scan_ = std::min(next_scan_, now);
       child = Child{.database = oid};
     }
@@ -244,11 +140,9 @@ class Launcher {
       return;
     }
     if (pg_atomic_read_u32(&database->evictions) != 0 || now < std::max(child.next_start, not_before_)) return;
-    const Start start{"outbox_worker_main", "outbox worker", oid, index};
-    if (pg::call([&] { return in_top_context(start, &child.handle); })) return;
-    child.handle = nullptr;
+    child.handle = start_process({"outbox_worker_main", "outbox worker", oid, index});
+    if (child.handle) return;
     child.next_start = TimestampTzPlusMilliseconds(now, 5000);
-    warn_no_worker(now);
     pg::call([database] {
       shared::set_worker_state(shared::worker_at(database, 0), shared::WorkerState::not_running,
                                "all slots of max_worker_processes are in use: raise it and restart the server");
@@ -273,19 +167,9 @@ class Launcher {
 
   std::vector<Child> children_;
   std::vector<Oid> condemned_;  // in a slot, but not to be served any more
-  std::vector<Oid> probed_;
-  struct Unprobed {
-    Oid database = InvalidOid;
-    TimestampTz due = 0;
-    long pause_ms = 0;
-  };
-  std::vector<Unprobed> unprobed_;
-  Oid probing_ = InvalidOid;
-  BackgroundWorkerHandle* probe_ = nullptr;
+  Probes probes_;
   TimestampTz not_before_ = 0;
   TimestampTz next_scan_ = 0;
-  TimestampTz next_probe_ = 0;
-  TimestampTz next_warning_ = 0;
 };
 
 void leave(int, Datum) {

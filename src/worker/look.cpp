@@ -61,6 +61,25 @@ Look look_at_catalogs() {
   return found;
 }
 
+Situation situation_of(const Look& found) {
+  if (!found.extension) return {WorkerState::running, "", true};
+  if (found.missing)
+    return {WorkerState::incompatible,
+            std::string("outbox.") + found.missing +
+                " is missing: restore it, or give up what is in the outbox with SET outbox.allow_data_loss = on; "
+                "DROP EXTENSION outbox CASCADE; and create it again"};
+  if (strcmp(found.version, sql_version) != 0)
+    return {WorkerState::incompatible, std::string("the library is version ") + library_version +
+                                           " and needs SQL version " + sql_version + ", the database has " +
+                                           found.version +
+                                           ": ALTER EXTENSION outbox UPDATE, or install the matching library"};
+  if (found.verdict == identity::Verdict::foreign)
+    return {WorkerState::awaiting_adoption, std::string(found.why) + ": to publish from here, SELECT outbox.adopt()"};
+  if (found.paused) return {WorkerState::paused, "outbox.pause() was called: SELECT outbox.resume()"};
+  if (!settings::enabled) return {WorkerState::paused, "outbox.enabled is off"};
+  return {WorkerState::running, ""};
+}
+
 }  // namespace
 
 void Worker::look() {
@@ -71,7 +90,7 @@ void Worker::look() {
   Transaction transaction(true);
   watched_table = pg::call([] { return pg::relation_oid("_segment"); });
   const Look found = pg::call([] { return look_at_catalogs(); });
-  situation_ = Situation{WorkerState::running, "", !found.extension};
+  situation_ = situation_of(found);
   if (found.extension_oid != extension_ || found.generation != generation_) {
     // Dropped and created again, or adopted: what we hold belongs to a log that is gone. Outside the transaction, as
     // the producer may take a second to end.
@@ -82,24 +101,6 @@ void Worker::look() {
     control_changed = found.extension;
     SetLatch(MyLatch);
     return;
-  }
-  if (found.missing) {
-    situation_.state = WorkerState::incompatible;
-    situation_.reason =
-        std::string("outbox.") + found.missing +
-        " is missing: restore it, or give up what is in the outbox with SET outbox.allow_data_loss = on; "
-        "DROP EXTENSION outbox CASCADE; and create it again";
-  } else if (found.extension && strcmp(found.version, sql_version) != 0) {
-    situation_.state = WorkerState::incompatible;
-    situation_.reason = std::string("the library is version ") + library_version + " and needs SQL version " +
-                        sql_version + ", the database has " + found.version +
-                        ": ALTER EXTENSION outbox UPDATE, or install the matching library";
-  } else if (found.verdict == identity::Verdict::foreign) {
-    situation_.state = WorkerState::awaiting_adoption;
-    situation_.reason = std::string(found.why) + ": to publish from here, SELECT outbox.adopt()";
-  } else if (found.paused || !settings::enabled) {
-    situation_.state = WorkerState::paused;
-    situation_.reason = found.paused ? "outbox.pause() was called: SELECT outbox.resume()" : "outbox.enabled is off";
   }
   const bool holds = situation_.state == WorkerState::running || situation_.state == WorkerState::paused;
   if (found.extension && holds) {

@@ -13,13 +13,15 @@ void define_hooks();
 // set. Serializable, read-only and deferrable ones would wait for others. Server code.
 void fix_transactions();
 
-// Starts a background worker of ours; false if max_worker_processes is used up. Server code.
 struct Start {
   const char* function;
   const char* type;  // as pg_stat_activity shows it
   Oid database;
   int32 slot;
 };
-bool start_process(const Start& start, BackgroundWorkerHandle** handle);
+// Null, and a warning now and then, if max_worker_processes is used up. C++ code.
+BackgroundWorkerHandle* start_process(const Start& start);
+// Also when it is only about to start. False for null.
+bool is_running(BackgroundWorkerHandle* handle);
 
 }  // namespace outbox::worker
