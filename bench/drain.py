@@ -29,19 +29,18 @@ def outbox_once(stage, beside=contextlib.nullcontext):
     stage.pause()
     stage.sql("CHECKPOINT")
     worker = stage.worker_pid()
-    with stage.session() as session:
+    with stage.session() as session, beside(stage):
         wal, cpu = [stage.wal_position()], [stage.server_cpu()]
         stage.fill(session, topic, MESSAGES)
         wal.append(stage.wal_position())
         cpu.append(stage.server_cpu())
         stage.sql("CHECKPOINT")
-        with beside(stage):
-            wal_before, cpu_before = stage.wal_position(), stage.server_cpu()
-            worker_before = usage.cpu_seconds([worker])
-            seconds = stage.resume_and_drain(session)
-            cpu_drain = stage.server_cpu() - cpu_before
-            cpu_worker = usage.cpu_seconds([worker]) - worker_before
-            wal_drain = stage.wal_position() - wal_before
+        wal_before, cpu_before = stage.wal_position(), stage.server_cpu()
+        worker_before = usage.cpu_seconds([worker])
+        seconds = stage.resume_and_drain(session)
+        cpu_drain = stage.server_cpu() - cpu_before
+        cpu_worker = usage.cpu_seconds([worker]) - worker_before
+        wal_drain = stage.wal_position() - wal_before
     assert stage.records_on(topic) == MESSAGES + 1
     stage.kafka.delete_topic(topic)
     return Run(seconds, cpu[1] - cpu[0], cpu_worker, cpu_drain - cpu_worker, wal[1] - wal[0], wal_drain)
@@ -49,7 +48,7 @@ def outbox_once(stage, beside=contextlib.nullcontext):
 
 @contextlib.contextmanager
 def open_transaction(stage):
-    """Another session has written and does not end: it holds an xid and the horizon of vacuum."""
+    """Another session has written before the messages are enqueued, and does not end: it holds an xid and the horizon of vacuum."""
     with stage.cluster.connect() as connection:
         connection.execute("INSERT INTO bench_plain VALUES ('open', 'transaction', '')")
         yield

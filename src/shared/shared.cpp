@@ -187,7 +187,9 @@ void wake_worker(Database* database) {
   // snapshot sees our commit.
   pg_memory_barrier();
   for (int i = 0; i < instance->workers_each; i++) {
-    Latch* latch = worker_at(database, i)->latch;
+    Worker* worker = worker_at(database, i);
+    pg_atomic_write_u32(&worker->told, 1);
+    Latch* latch = worker->latch;
     if (latch) SetLatch(latch);
   }
 }

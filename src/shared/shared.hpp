@@ -50,7 +50,7 @@ const char* state_name(WorkerState state);
 struct Worker {
   pg_atomic_uint32 pid;      // 0: nobody
   Latch* latch;              // of a PGPROC, which outlives the process; under Shared::lock for writing
-  pg_atomic_uint32 told;     // of a commit that it has not read yet; it is not woken for more of them
+  pg_atomic_uint32 told;     // of something that it has not read yet; further commits do not wake it
   pg_atomic_uint32 healthy;  // it has done a whole turn: its end is no failure to start
   // Under Shared::lock.
   WorkerState state;

@@ -63,21 +63,27 @@ bool Worker::idle() const {
   return batches_.empty() && std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->idle(); });
 }
 
+// A commit that came since the last read. Its latch may be gone: a wait for a lock or a page inside a turn resets it too.
+bool Worker::told() const { return pg_atomic_read_u32(&self_->told) != 0; }
+
 long Worker::sleep_ms() const {
   const auto now = Clock::now();
-  Clock::time_point wake = std::min(next_look_, now + look_interval);
-  if (retry_at_ <= now && want_read_ && may_read()) wake = std::min(wake, next_read());
+  Clock::time_point wake = now + look_interval;
   if (publisher_)
     if (const auto poll = publisher_->next_poll()) wake = std::min(wake, *poll);
+  if (retry_at_ > now) return ms_until(std::min(wake, retry_at_));
+  if (control_changed || next_look_ <= now) return 0;
+  wake = std::min(wake, next_look_);
+  if ((want_read_ || told()) && may_read()) wake = std::min(wake, next_read());
   for (const auto& lane : lanes_)
     if (lane->has_progress()) wake = std::min(wake, lane->last_append + append_interval);
   if (rolled_segments_ && situation_.may_publish()) wake = std::min(wake, next_upkeep_);
   if (active_ && situation_.may_publish()) wake = std::min(wake, next_summary_);
-  return ms_until(std::max(wake, std::min(retry_at_, now + look_interval)));
+  return ms_until(wake);
 }
 
 bool Worker::turn(bool woken) {
-  if (woken) want_read_ = true;
+  if (woken || told()) want_read_ = true;
   if (retry_at_ <= Clock::now()) {
     if (control_changed || next_look_ <= Clock::now()) look();
     if (control_changed && !situation_.extension_gone) look();  // what we held is forgotten, now look at what is there

@@ -87,6 +87,7 @@ class Worker {
   [[nodiscard]] bool room_for_more() const;
   [[nodiscard]] bool may_read() const;
   [[nodiscard]] Clock::time_point next_read() const;
+  [[nodiscard]] bool told() const;
   [[nodiscard]] bool idle() const;
 
   // show.cpp
