@@ -274,7 +274,8 @@ def e2e(tmp, _pg_config, arguments):
     """pytest: several sessions, brokers, crashes."""
     report = tmp / "e2e.xml"
     limit = 3600 if FULL else 300  # of one test: it ends with a stack trace instead of hanging
-    command = [sys.executable, "-B", "-m", "pytest", TEST / "e2e", f"--timeout={limit}", f"--junitxml={report}", "-rs"]
+    # P: what tests have measured is shown
+    command = [sys.executable, "-B", "-m", "pytest", TEST / "e2e", f"--timeout={limit}", f"--junitxml={report}", "-rsP"]
     return count_junit(report, run(*command, *arguments), "e2e")
 
 
