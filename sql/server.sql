@@ -122,6 +122,10 @@ SELECT eventually($$SELECT state = 'backing_off' AND reason <> '' FROM outbox.wo
 SELECT state FROM outbox.messages;
 SELECT * FROM outbox.dead_letters;
 
+-- What the catalogs never hold is refused as well.
+SELECT outbox._kafka_options('{a}', 'pg_foreign_server'::regclass);
+SELECT outbox._kafka_options('{NULL}', 'pg_foreign_server'::regclass);
+
 SET outbox.allow_data_loss = on;
 SET client_min_messages = warning;
 DROP EXTENSION outbox CASCADE;

@@ -77,7 +77,7 @@ struct Option {
 // Server code: librdkafka takes UTF-8.
 Option option_at(List* options, int index) {
   auto* element = lfirst_node(DefElem, list_nth_cell(options, index));
-  const char* value = strVal(element->arg);
+  const char* value = defGetString(element);  // an error where there is none
   const pg::Bytes utf8 = pg::to_utf8(value, static_cast<int>(strlen(value)), "option value");
   return {element->defname, pnstrdup(utf8.data, utf8.size)};
 }
@@ -156,7 +156,11 @@ void report(const Verdict& verdict) {
 }
 
 Datum kafka_options(PG_FUNCTION_ARGS) {
-  List* options = pg::call([fcinfo] { return untransformRelOptions(PG_GETARG_DATUM(0)); });
+  List* options = pg::call([fcinfo] {
+    if (array_contains_nulls(PG_GETARG_ARRAYTYPE_P(0)))
+      ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("options must not be null")));
+    return untransformRelOptions(PG_GETARG_DATUM(0));
+  });
   const Oid catalog = PG_GETARG_OID(1);
   if (catalog != ForeignServerRelationId && catalog != UserMappingRelationId) {
     if (options != NIL)

@@ -14,7 +14,6 @@ struct Entry {
   std::int32_t segment;
   std::uint64_t xid;
   std::int64_t id;
-  auto operator<=>(const Entry&) const = default;
 };
 
 // As in the index of each segment. Some transactions are far larger than a range.
@@ -28,7 +27,7 @@ std::vector<Entry> entries(std::mt19937& random, std::size_t count) {
     for (std::size_t i = 0; i < run; i++)
       found.push_back({segment, xid, id += static_cast<std::int64_t>(1 + random() % 3)});
   }
-  std::ranges::sort(found);
+  std::ranges::sort(found, {}, [](const Entry& e) { return std::tuple(e.segment, e.xid, e.id); });
   return found;
 }
 
