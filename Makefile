@@ -68,7 +68,8 @@ DATA = $(wildcard upgrade/*.sql)
 
 REGRESS = $(patsubst sql/%.sql,%,$(sort $(wildcard sql/*.sql)))
 REGRESS_OUTPUT = $(BUILD)/regress
-REGRESS_OPTS = --outputdir=$(REGRESS_OUTPUT)
+# psql counts characters, not bytes, for the width of columns
+REGRESS_OPTS = --outputdir=$(REGRESS_OUTPUT) --encoding=UTF8
 REGRESS_PREP = regress-output
 
 EXTRA_CLEAN = $(BUILD)

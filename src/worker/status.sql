@@ -34,7 +34,7 @@ COMMENT ON COLUMN outbox.lanes.last_published_at IS 'when progress with acknowle
 COMMENT ON COLUMN outbox.lanes.last_error_since IS 'since when last_error is the newest failure';
 COMMENT ON COLUMN outbox.lanes.worker_pid IS 'process that has claimed the lane';
 COMMENT ON COLUMN outbox.lanes.pending IS 'committed messages that Kafka has not acknowledged; NULL until counted after a start, or without a worker';
-COMMENT ON COLUMN outbox.lanes.oldest_pending_age IS 'age of the oldest pending message; NULL if none is pending';
+COMMENT ON COLUMN outbox.lanes.oldest_pending_age IS 'age of the oldest pending message; NULL if none is pending or the first one is just being committed';
 COMMENT ON COLUMN outbox.lanes.published IS 'messages acknowledged since counted_since';
 COMMENT ON COLUMN outbox.lanes.bytes IS 'bytes of key and payload acknowledged since counted_since';
 COMMENT ON COLUMN outbox.lanes.failures IS 'messages that became dead letters since counted_since';
