@@ -80,6 +80,8 @@ struct Publisher::Impl {
   void collect(Clock::time_point deadline);
   void settle(std::chrono::milliseconds limit);
   void end_producers();
+  void forget_absent(Clock::time_point now);
+  [[nodiscard]] std::optional<Clock::time_point> forget_at() const;
   void close(std::chrono::milliseconds limit);
 
   Settings settings;
@@ -110,6 +112,7 @@ struct Publisher::Impl {
   Clock::time_point started_at{};
   Clock::time_point start_after{};
   std::uint32_t renewals = 0;
+  std::size_t absent = 0;  // topics that these producers were asked for and that do not exist
 
   std::chrono::milliseconds lookup_timeout{100};
   std::chrono::milliseconds lookup_budget{0};  // what is left of this poll's

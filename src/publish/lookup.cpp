@@ -135,13 +135,14 @@ void Publisher::Impl::looked_up(Topic& topic, rd_kafka_resp_err_t error, Clock::
 
 void Publisher::Impl::declare_absent(Topic& topic, Clock::time_point now) {
   topic.state = Topic::State::absent;
+  ++absent;
   topic.next_try = now + Topic::recheck_after;
   topic.alone_until.reset();
   topic.acknowledged = false;
   topic.limits_read.reset();
   for (const SlotId id : std::exchange(topic.held, {}))
     refuse(id, {topic.error, topic_reason(topic.name, topic.error)});
-  // With a handle librdkafka would go on asking for the topic, and a broker might create it long after.
+  // The producer goes on asking for the topic, see forget_absent().
   for (auto& handle : topic.handles) handle.reset();
 }
 

@@ -73,6 +73,7 @@ void Publisher::Impl::poll(std::vector<Outcome>& outcomes) {
       refresh_limits(now);
       tend_topics(now);
       probe_brokers(now);
+      forget_absent(now);
     }
     health.waiting(in_flight > 0 || unanswered > 0, now);
   }
@@ -124,6 +125,7 @@ std::optional<Clock::time_point> Publisher::Impl::next_poll() const {
     }
     earlier(deadline);
   }
+  earlier(forget_at());
   if (limits_readable) earlier(next_refresh);
   if (health.in_trouble() && in_flight == 0) earlier(next_probe);
   earlier(health.silence_deadline(Clock::now()));

@@ -61,6 +61,31 @@ void Publisher::Impl::renew_if_failed(Clock::time_point now) {
   health.producer_failed(reason);
 }
 
+// librdkafka asks every second for each topic that it was ever asked for and that does not exist, compares each of them with
+// each, and a broker that creates topics may do so long after. Only a new producer has forgotten them.
+void Publisher::Impl::forget_absent(Clock::time_point now) {
+  constexpr int info = 6;
+  constexpr std::size_t many = 1000;
+  const auto due = forget_at();
+  if (!due || now < *due) return;
+  log.add(info, "the producer is replaced: " + std::to_string(absent) + " topics do not exist", now);
+  settle(std::chrono::seconds(1));
+  end_producers();
+  renewals = std::max<std::uint32_t>(renewals, 1);  // the configuration is good
+  if (topics.size() > many)
+    topics.forget_if([](const Topic& topic) {
+      return topic.state == Topic::State::absent && !topic.busy && topic.held.empty() && topic.failed.empty();
+    });
+}
+
+// Not while topics are looked up. Where something is on its way, only when there are many.
+std::optional<Clock::time_point> Publisher::Impl::forget_at() const {
+  constexpr std::chrono::seconds pause{10};
+  constexpr std::size_t many = 200;
+  if (absent == 0 || !producers[0] || !busy.empty() || (in_flight > 0 && absent < many)) return std::nullopt;
+  return started_at + pause;
+}
+
 // Takes reports until there is nothing more to be reported.
 void Publisher::Impl::collect(Clock::time_point deadline) {
   constexpr milliseconds turn{10};
@@ -100,6 +125,7 @@ void Publisher::Impl::end_producers() {
     for (auto& handle : topic.handles) handle.reset();
   });
   limits_under_way = false;
+  absent = 0;
   for (auto& by : producers) by.reset();
 }
 

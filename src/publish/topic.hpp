@@ -79,6 +79,12 @@ class Topics {
  public:
   Topic& get(std::string_view name);
   Topic* find(std::string_view name);
+  [[nodiscard]] std::size_t size() const { return topics_.size(); }
+  template <class F>
+  void forget_if(F&& f) {
+    last_ = nullptr;
+    std::erase_if(topics_, [&](const auto& entry) { return f(*entry.second); });
+  }
   template <class F>
   void for_each(F&& f) {
     for (auto& [name, topic] : topics_) f(*topic);

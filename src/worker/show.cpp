@@ -46,8 +46,12 @@ void Worker::show_state() {
   }
   if (shown_state_ == state && shown_reason_ == reason) return;
   const bool was_bad = is_bad(shown_state_);
-  if (is_bad(state) && (!was_bad || shown_state_ != state)) {
-    show_failure(reason.c_str());
+  if (is_bad(state)) show_failure(reason.c_str());
+  // The first reason may be only what was seen first: that all brokers are down, before one says that it lets nobody in.
+  constexpr std::chrono::seconds between_reasons{10};
+  const bool other_reason = was_bad && shown_state_ == state && Clock::now() - reason_logged_ >= between_reasons;
+  if (is_bad(state) && (!was_bad || shown_state_ != state || other_reason)) {
+    reason_logged_ = Clock::now();
     const char* text = reason.c_str();
     const char* name = shared::state_name(state);
     const int level = state == WorkerState::incompatible ? WARNING : LOG;

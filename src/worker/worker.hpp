@@ -126,6 +126,7 @@ class Worker {
   bool want_read_ = true;
   bool starved_ = false;  // a lane had to let a snapshot pass by, as too many of its windows are under way
   Pace pace_;
+  Clock::time_point reason_logged_{};
   Clock::time_point next_look_{};
   Clock::time_point next_upkeep_{};
   Clock::time_point next_summary_{};

@@ -1,3 +1,4 @@
+#include <algorithm>
 // Unknown and forbidden topics: found out before the first produce, refused after a grace, and nobody else waits.
 #include "kafka_fixture.hpp"
 
@@ -52,6 +53,31 @@ TEST(PublisherTopics, ATopicThatLibrdkafkaLosesBetweenTwoRecordsIsRefusedAndNoth
     return false;
   }));
   EXPECT_NE(driver.outcome(driver.last_ticket())->reason.find("unknown"), std::string::npos);
+}
+
+// librdkafka would ask for them for ever.
+TEST(PublisherTopics, TopicsThatDoNotExistAreForgottenWithTheProducerThatWasAskedForThem) {
+  MockKafka kafka;
+  kafka.create_topic("good", 1);
+  for (int i = 0; i < 20; ++i)
+    kafka.set_topic_error("bad" + std::to_string(i), RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
+  Driver driver({{"bootstrap.servers", kafka.bootstrap()}});
+  for (int i = 0; i < 20; ++i) driver.submit({"bad" + std::to_string(i), "k", "x"});
+  driver.submit({"good", "k", "x"});
+  ASSERT_TRUE(driver.poll_until_all_done(20s));
+  EXPECT_EQ(driver.refused(), 20U);
+  const auto replaced = [&] {
+    const auto lines = driver.publisher().take_log();
+    return std::ranges::any_of(lines,
+                               [](const LogLine& line) { return line.text.ends_with(": 20 topics do not exist"); });
+  };
+  ASSERT_TRUE(driver.poll_until(replaced, 20s));
+  const auto again = driver.submit({"bad7", "k", "y"});
+  ASSERT_TRUE(driver.poll_until([&] { return driver.outcome(again) != nullptr; }, 3s)) << "known to be absent";
+  driver.submit({"good", "k", "z"});
+  ASSERT_TRUE(driver.poll_until_all_done());
+  EXPECT_EQ(driver.published(), 2U);
+  EXPECT_EQ(driver.publisher().health().state, Health::State::ok);
 }
 
 TEST(PublisherTopics, ATopicCreatedDuringTheGraceIsPublishedTo) {
