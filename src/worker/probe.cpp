@@ -22,6 +22,11 @@ void outbox_probe_main(Datum) {
     ereport(WARNING, (errmsg("messages of database %u will not be published", database),
                       errdetail("All %d slots of outbox.max_databases are in use.", settings::max_databases),
                       errhint("Raise outbox.max_databases and restart the server.")));
+  if (!OidIsValid(pg::extension_oid()) && OidIsValid(pg::schema_oid()))
+    ereport(WARNING, (errmsg("database %u has a schema \"outbox\" without the extension", database),
+                      errdetail("Nothing in it is published."),
+                      errhint("Rename or drop the schema before CREATE EXTENSION outbox. If it is meant for something "
+                              "else, there is nothing to do.")));
   CommitTransactionCommand();
   pg_atomic_write_u32(&shared::get()->probed, database);
   proc_exit(0);
