@@ -84,7 +84,7 @@ def unit(tmp, _pg_config, _arguments):
         fcntl.flock(lock, fcntl.LOCK_EX)
         configure = ["cmake", "--preset", "asan", "-Wno-dev", "--log-level=WARNING"]
         pg_config = f"-DPG_CONFIG={os.environ.get('PG_CONFIG', 'pg_config')}"
-        print("compiling with sanitizers", flush=True)
+        print("compiling with sanitizers, which takes a minute or more", flush=True)
         status = run(*configure, pg_config, cwd=ROOT, stdout=subprocess.DEVNULL)
         status = status or run("cmake", "--build", "--preset", "unit", "--", "--quiet", cwd=ROOT)
     if status:
@@ -353,6 +353,9 @@ def main():
     names = []
     while words and words[0] in LAYERS:
         names.append(words.pop(0))
+    if words and not names and not words[0].startswith("-"):
+        print(f"no layer {words[0]}; there are: {' '.join(LAYERS)}")
+        return 2
     tmp = pathlib.Path(tempfile.mkdtemp(prefix="outbox-test-"))
     tmp.chmod(0o755)
     os.environ["OUTBOX_TMP"] = str(tmp)
