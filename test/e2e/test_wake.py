@@ -48,3 +48,20 @@ def test_an_error_is_tried_again_when_its_pause_is_over(cluster, embedded):
         wait_until(lambda: "lock timeout" in cluster.log, 20, "the worker gives the lock up")
         locker.rollback()
     assert seconds_until(cluster, 0, 30) < 3
+
+
+def test_looks_that_find_nothing_do_not_hold_up_a_message_while_a_missing_topic_is_looked_up(cluster, kafka, unique):
+    topic = kafka.create_topic(unique, partitions=1)
+    install_outbox(cluster, kafka)
+    cluster.sql("SELECT outbox.enqueue(%s, 'first')", [topic])
+    cluster.sql("SELECT outbox.drain('30 s')")
+    with cluster.connect(autocommit=True) as c:
+        c.execute("SELECT outbox.enqueue('missing', 'x')")  # a dead letter after 5 s
+        for _ in range(300):  # each has the worker look
+            c.execute("BEGIN")
+            c.execute("SELECT outbox.enqueue(%s, 'rolled back')", [topic])
+            c.execute("ROLLBACK")
+            c.execute("SELECT outbox.drain('1 ms')")
+        c.execute("SELECT outbox.enqueue(%s, 'good')", [topic])
+        assert [r.value for r in kafka.consume(topic, until=2, timeout=3)] == [b"first", b"good"]
+        assert c.execute("SELECT count(*) FROM outbox.dead_letters").fetchone() == (0,), "too late to show anything"
