@@ -15,11 +15,18 @@ LOCKTAG tag_of(int32 lane) {
   return tag;
 }
 
-// Server code.
+// Server code. `count` at first: of the wanted lanes.
 void claim_into(int32* lanes, std::size_t* count, std::size_t most) {
   if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
-  if (SPI_execute("SELECT l.lane FROM outbox._lane l ORDER BY l.lane FOR UPDATE SKIP LOCKED", false, 0) !=
-      SPI_OK_SELECT)
+  auto* wanted = static_cast<Datum*>(palloc(sizeof(Datum) * *count));
+  for (std::size_t i = 0; i < *count; i++) wanted[i] = Int32GetDatum(lanes[i]);
+  Oid type = INT4ARRAYOID;
+  Datum list =
+      PointerGetDatum(construct_array(wanted, static_cast<int>(*count), INT4OID, sizeof(int32), true, TYPALIGN_INT));
+  *count = 0;
+  if (SPI_execute_with_args(
+          "SELECT l.lane FROM outbox._lane l WHERE l.lane = ANY ($1) ORDER BY l.lane FOR UPDATE SKIP LOCKED", 1, &type,
+          &list, nullptr, false, 0) != SPI_OK_SELECT)
     elog(ERROR, "could not read the lanes");
   for (uint64 i = 0; i < SPI_processed && *count < most; i++) {
     bool null;
@@ -35,13 +42,20 @@ void claim_into(int32* lanes, std::size_t* count, std::size_t most) {
 
 }  // namespace
 
-std::vector<int32> claim_lanes(std::size_t most) {
-  std::vector<int32> lanes(most);
-  std::size_t count = 0;
+std::vector<int32> claim_lanes(const std::vector<int32>& wanted, std::size_t most) {
+  std::vector<int32> lanes = wanted;
+  std::size_t count = lanes.size();
   int32* const out = lanes.data();
   pg::call([&] { claim_into(out, &count, most); });
   lanes.resize(count);
   return lanes;
+}
+
+void release_lane(int32 lane) {
+  pg::call([lane] {
+    LOCKTAG tag = tag_of(lane);
+    (void)LockRelease(&tag, ExclusiveLock, true);
+  });
 }
 
 void release_lanes() {

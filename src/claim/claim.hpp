@@ -11,8 +11,10 @@
 
 namespace outbox::claim {
 
-// Lanes that were free and are now this process's, at most `most`. Needs SPI.
-std::vector<int32> claim_lanes(std::size_t most);
+// Of these lanes those that were free and are now this process's, at most `most`. Needs SPI.
+std::vector<int32> claim_lanes(const std::vector<int32>& wanted, std::size_t most);
+// Gives one back.
+void release_lane(int32 lane);
 // Gives back all lanes of this process. Needs no transaction: the extension may be gone.
 void release_lanes();
 

@@ -53,6 +53,11 @@ void before_commit() {
   announced = true;
 }
 
+void wake_workers(shared::Database* database) {
+  for (int i = 0; i < settings::max_lanes; i++)
+    if (innermost->messages[i] != 0) shared::wake_worker_for_commit(database, i);
+}
+
 void after_end(bool committed) {
   if (innermost && innermost->use && committed && !shared::claim(MyDatabaseId))
     ereport(WARNING, (errmsg("messages of this database will not be published"),
@@ -61,7 +66,7 @@ void after_end(bool committed) {
   shared::Database* database = innermost ? shared::find(MyDatabaseId) : nullptr;
   if (database && announced) add_to_counters(database, &shared::Lane::finished);
   // Also after a commit that failed late: the worker alone takes its messages out of the count.
-  if (database && (committed || announced)) shared::wake_worker_for_commit(database);
+  if (database && (committed || announced)) wake_workers(database);
   wake_late = innermost && innermost->wake && committed;
   announced = false;
   innermost = nullptr;

@@ -96,7 +96,7 @@ pg_uuid_t* insert(const Message& message, const Kept* kept, int64* new_id, int32
   const TimestampTz now = GetCurrentTimestamp();
   const TimestampTz enqueued = kept ? kept->enqueued_at : now;
   const int64 number = nextval_internal(chosen.sequence, false);
-  const int32 lane_number = chosen.adopted ? lane_of(message, number, chosen.lanes) : -1;
+  const int32 lane_number = chosen.adopted ? chosen.lanes[lane_of(message, number, chosen.lane_count)] : -1;
   pg_uuid_t* uuid = new_message_id(enqueued, number);
   if (kept) *uuid = *kept->message_id;
 

@@ -41,7 +41,8 @@ int64 check_headers(Jsonb* headers);
 // Where new messages go. Valid until the next relcache invalidation of outbox._segment.
 struct OpenSegment {
   int32 segment = 0;
-  int32 lanes = 0;
+  const int32* lanes = nullptr;
+  int32 lane_count = 0;
   Oid leaf = InvalidOid;
   Oid sequence = InvalidOid;
   bool adopted = false;  // false: lane -1, see segment/identity
@@ -50,6 +51,7 @@ struct OpenSegment {
 // Opens the leaf for an insert; the lock is kept until the end of the transaction, the caller closes with NoLock.
 Relation open_leaf(OpenSegment* chosen);
 
+// The place of a message in a list of so many lanes.
 int32 lane_of(const Message& message, int64 id, int32 lanes);
 
 // Writes one message; returns its message_id. `keep_id`/`keep_time`: for a message that is sent again.

@@ -123,7 +123,7 @@ BEGIN
   -- A segment that was open at the time in the id is asked first; a clock that was set back does not hide a message.
   FOR candidate IN
     SELECT s.segment
-    FROM outbox._segment s
+    FROM outbox._log s
     ORDER BY (enqueued BETWEEN s.opened_at - interval '1 minute' AND coalesce(s.rolled_at, 'infinity') + interval '1 minute') DESC,
              s.segment DESC
   LOOP

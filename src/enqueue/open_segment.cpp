@@ -16,12 +16,41 @@ namespace outbox::enqueue {
 namespace {
 
 OpenSegment cached;
+int32* cached_lanes = nullptr;  // of `cached`
 bool cache_valid = false;
 Oid watched = InvalidOid;         // outbox._segment
 Oid watched_parent = InvalidOid;  // outbox._message: attaching a segment invalidates it, whatever becomes of triggers
 
 void invalidate(Datum, Oid relation) {
   if (relation == InvalidOid || relation == watched || relation == watched_parent) cache_valid = false;
+}
+
+void load_lanes(int32 layout, OpenSegment* into) {
+  Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+  const segment::Lanes found = segment::read_lanes(layout, snapshot);
+  UnregisterSnapshot(snapshot);
+  if (found.count == 0)
+    ereport(ERROR, (errcode(ERRCODE_DATA_CORRUPTED), errmsg("layout %d of the message log has no lanes", layout),
+                    errdetail("outbox._layout has no row for it."), errhint("Was a restore complete?")));
+  auto* lanes = static_cast<int32*>(MemoryContextAlloc(TopMemoryContext, sizeof(int32) * found.count));
+  memcpy(lanes, found.lanes, sizeof(int32) * found.count);
+  pfree(found.lanes);
+  if (cached_lanes) pfree(cached_lanes);
+  into->lanes = cached_lanes = lanes;
+  into->lane_count = found.count;
+}
+
+OpenSegment describe(const segment::Row& open) {
+  OpenSegment found;
+  found.segment = open.segment;
+  load_lanes(open.layout, &found);
+  found.leaf = pg::leaf_oid("_message", open.segment);
+  found.sequence = pg::relation_oid("_message_id");
+  if (!OidIsValid(found.sequence))
+    ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("sequence \"outbox._message_id\" does not exist"),
+                    errdetail("The extension \"outbox\" is not complete."), errhint("See outbox.workers.")));
+  found.adopted = identity::is_adopted();
+  return found;
 }
 
 bool load() {
@@ -36,16 +65,7 @@ bool load() {
                errhint("Run CREATE EXTENSION outbox.")));
     segment::Row open;
     const bool found = segment::read_open(&open);
-    if (found) {
-      cached.segment = open.segment;
-      cached.lanes = open.lanes;
-      cached.leaf = pg::leaf_oid("_message", open.segment);
-      cached.sequence = pg::relation_oid("_message_id");
-      if (!OidIsValid(cached.sequence))
-        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("sequence \"outbox._message_id\" does not exist"),
-                        errdetail("The extension \"outbox\" is not complete."), errhint("See outbox.workers.")));
-      cached.adopted = identity::is_adopted();
-    }
+    if (found) cached = describe(open);
     if (cache_valid) {
       cache_valid = found;
       return found;
@@ -86,14 +106,14 @@ void open_first() {
   if (ask_worker()) return;
   // Without a worker whoever comes first makes it, and the others wait for that transaction's end.
   LockRelationOid(watched, ShareRowExclusiveLock);
-  if (!load()) segment::open_next(0);
+  if (!load()) segment::open_next();
 }
 
 // The open segment's table is gone (a half restored dump, a DROP TABLE): rolls on, so that new messages have a place. The
 // worker says what is lost with the table.
 void replace_lost(const OpenSegment& lost) {
   LockRelationOid(watched, ShareRowExclusiveLock);
-  if (load() && cached.segment == lost.segment) segment::open_next(0);
+  if (load() && cached.segment == lost.segment) segment::open_next();
 }
 
 }  // namespace

@@ -50,13 +50,11 @@ bool read_newest_in(int32 segment, int32 lane, Snapshot snapshot, Newest* newest
   return newest->found;
 }
 
-Newest read_newest(const segment::Rows& segments, int32 generation, int32 lane, Snapshot snapshot) {
+Newest read_newest(const segment::Rows& segments, segment::Group group, int32 lane, Snapshot snapshot) {
   Newest newest;
   pg::call([&] {
     for (int i = segments.count - 1; i >= 0; i--)
-      if (segments.rows[i].generation == generation &&
-          read_newest_in(segments.rows[i].segment, lane, snapshot, &newest))
-        break;
+      if (segments.rows[i].group() == group && read_newest_in(segments.rows[i].segment, lane, snapshot, &newest)) break;
   });
   return newest;
 }
@@ -123,8 +121,8 @@ void insert_row(const Row& row) {
 
 }  // namespace
 
-Cursor read_cursor(const segment::Rows& segments, int32 generation, int32 lane, Snapshot snapshot) {
-  const Newest newest = read_newest(segments, generation, lane, snapshot);
+Cursor read_cursor(const segment::Rows& segments, segment::Group group, int32 lane, Snapshot snapshot) {
+  const Newest newest = read_newest(segments, group, lane, snapshot);
   Cursor cursor;
   if (!newest.found) return cursor;
   cursor.seq = newest.seq;
@@ -136,7 +134,19 @@ Cursor read_cursor(const segment::Rows& segments, int32 generation, int32 lane, 
   return cursor;
 }
 
-bool append(Advance& advance, int32 generation) {
+namespace {
+
+// 0: the group is not there any more, or an adoption has made it one of the past.
+int32 newest_segment_of(const segment::Rows& segments, segment::Group group) {
+  if (segments.count == 0 || segments.rows[segments.count - 1].generation != group.generation) return 0;
+  for (int i = segments.count - 1; i >= 0; i--)
+    if (segments.rows[i].group() == group) return segments.rows[i].segment;
+  return 0;
+}
+
+}  // namespace
+
+bool append(Advance& advance, segment::Group group) {
   bool ours = false;
   segment::Rows segments{nullptr, 0};
   Snapshot snapshot = nullptr;
@@ -147,12 +157,12 @@ bool append(Advance& advance, int32 generation) {
     snapshot = RegisterSnapshot(GetLatestSnapshot());
     segments = segment::read_all(snapshot);
   });
-  const Newest newest = read_newest(segments, generation, lane, snapshot);
-  ours = ours && newest.seq == advance.to.seq && segments.count > 0 &&
-         segments.rows[segments.count - 1].generation == generation;
+  const Newest newest = read_newest(segments, group, lane, snapshot);
+  const int32 segment = newest_segment_of(segments, group);
+  ours = ours && newest.seq == advance.to.seq && segment != 0;
   if (ours) {
     Row row{};
-    row.segment = segments.rows[segments.count - 1].segment;
+    row.segment = segment;
     row.lane = lane;
     row.seq = advance.to.seq + 1;
     row.first_id = advance.first_id;

@@ -37,8 +37,8 @@ struct Cursor {
   }
 };
 
-// The newest cursor of a lane in the segments of a generation; the empty snapshot if it has none.
-Cursor read_cursor(const segment::Rows& segments, int32 generation, int32 lane, Snapshot snapshot);
+// The newest cursor of a lane in the segments of a group; the empty snapshot if it has none.
+Cursor read_cursor(const segment::Rows& segments, segment::Group group, int32 lane, Snapshot snapshot);
 
 struct Refused {
   std::int64_t id = 0;
@@ -58,8 +58,9 @@ struct Advance {
   const std::vector<Refused>* refused = nullptr;
 };
 
-// Appends a row, and the dead letters in the same transaction. False, and nothing is written, if the lane no longer
-// stands where this process believes: then somebody else has it. Needs SPI; returns the new seq in `advance.to.seq`.
-bool append(Advance& advance, int32 generation);
+// Appends a row to the newest segment of the group, and the dead letters in the same transaction. False, and nothing is
+// written, if the lane no longer stands where this process believes: then somebody else has it. Needs SPI; returns the new
+// seq in `advance.to.seq`.
+bool append(Advance& advance, segment::Group group);
 
 }  // namespace outbox::receipt

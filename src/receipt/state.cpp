@@ -1,5 +1,7 @@
 #include "receipt/state.hpp"
 
+#include <algorithm>
+
 #include "claim/server_snapshot.hpp"
 #include "pg/error.hpp"
 #include "pg/lookup.hpp"
@@ -8,63 +10,74 @@
 
 namespace outbox::receipt {
 
-std::vector<std::int32_t> read_lanes(Snapshot snapshot) {
-  struct List {
-    int32* lanes;
-    int count;
-  };
-  const List list = pg::call([snapshot] {
-    List found{nullptr, 0};
-    Oid oid = pg::relation_oid("_lane");
-    Relation relation = OidIsValid(oid) ? pg::try_open(oid, AccessShareLock) : nullptr;
-    if (!relation) return found;
-    int room = 16;
-    found.lanes = static_cast<int32*>(palloc(sizeof(int32) * room));
-    SysScanDesc scan = systable_beginscan(relation, InvalidOid, false, snapshot, 0, nullptr);
-    while (HeapTuple tuple = systable_getnext(scan)) {
-      if (found.count == room) found.lanes = static_cast<int32*>(repalloc(found.lanes, sizeof(int32) * (room *= 2)));
-      found.lanes[found.count++] = DatumGetInt32(pg::not_null(tuple, 1, RelationGetDescr(relation)));
-    }
-    systable_endscan(scan);
-    table_close(relation, AccessShareLock);
-    return found;
-  });
-  return {list.lanes, list.lanes + list.count};
+std::vector<std::int32_t> read_lanes(std::int32_t layout, Snapshot snapshot) {
+  const segment::Lanes found = pg::call([=] { return segment::read_lanes(layout, snapshot); });
+  return {found.lanes, found.lanes + found.count};
 }
 
-Progress::Progress(Snapshot snapshot) {
+namespace {
+
+std::vector<segment::Row> read_segments(Snapshot snapshot) {
   const segment::Rows rows = pg::call([snapshot] { return segment::read_all(snapshot); });
-  segments_.assign(rows.rows, rows.rows + rows.count);
+  return {rows.rows, rows.rows + rows.count};
+}
+
+}  // namespace
+
+std::vector<std::int32_t> read_lanes_in_use(Snapshot snapshot) {
+  std::vector<std::int32_t> lanes;
+  std::int32_t previous = -1;
+  for (const segment::Row& row : read_segments(snapshot)) {
+    if (row.state == segment::State::drained || row.layout == previous) continue;
+    previous = row.layout;
+    const std::vector<std::int32_t> more = read_lanes(row.layout, snapshot);
+    lanes.insert(lanes.end(), more.begin(), more.end());
+  }
+  std::ranges::sort(lanes);
+  const auto repeated = std::ranges::unique(lanes);
+  lanes.erase(repeated.begin(), repeated.end());
+  return lanes;
+}
+
+Progress::Progress(Snapshot snapshot) : segments_(read_segments(snapshot)) {
   if (segments_.empty()) return;
   newest_generation_ = segments_.back().generation;
-  const std::vector<std::int32_t> lanes = read_lanes(snapshot);
-  for (std::int32_t generation = 0; generation <= newest_generation_; generation++)
-    for (std::int32_t lane : lanes) {
-      Cursor cursor = read_cursor(rows, generation, lane, snapshot);
-      if (cursor.seq > 0) cursors_.push_back({generation, lane, std::move(cursor)});
+  const segment::Rows rows{segments_.data(), static_cast<int>(segments_.size())};
+  std::optional<segment::Group> previous;
+  for (const segment::Row& row : segments_) {
+    if (row.group() == previous) continue;
+    previous = row.group();
+    for (std::int32_t lane : read_lanes(row.layout, snapshot)) {
+      Cursor cursor = read_cursor(rows, row.group(), lane, snapshot);
+      if (cursor.seq > 0) cursors_.push_back({row.group(), lane, std::move(cursor)});
     }
+  }
 }
 
-std::int32_t Progress::generation_of(std::int32_t segment) const {
+segment::Group Progress::group_of(std::int32_t segment) const {
   for (const segment::Row& row : segments_)
-    if (row.segment == segment) return row.generation;
-  return newest_generation_;
+    if (row.segment == segment) return row.group();
+  return {newest_generation_, segments_.empty() ? 0 : segments_.back().layout};
+}
+
+const Cursor* Progress::cursor(std::int32_t segment, std::int32_t lane) const {
+  const segment::Group group = group_of(segment);
+  for (const LaneCursor& candidate : cursors_)
+    if (candidate.group == group && candidate.lane == lane) return &candidate.cursor;
+  return nullptr;
 }
 
 Progress::State Progress::state(std::int32_t segment, std::int32_t lane, std::uint64_t xid, std::int64_t id) const {
-  const std::int32_t generation = generation_of(segment);
-  if (lane >= 0)
-    for (const LaneCursor& candidate : cursors_)
-      if (candidate.generation == generation && candidate.lane == lane && candidate.cursor.covers(xid, id))
-        return State::published;
-  return generation == newest_generation_ ? State::pending : State::copied;
+  const Cursor* of_lane = lane >= 0 ? cursor(segment, lane) : nullptr;
+  if (of_lane && of_lane->covers(xid, id)) return State::published;
+  return group_of(segment).generation == newest_generation_ ? State::pending : State::copied;
 }
 
 std::vector<std::int32_t> Progress::progress_segments(std::int32_t segment) const {
-  const std::int32_t generation = generation_of(segment);
+  const segment::Group group = group_of(segment);
   std::vector<std::int32_t> result;
   for (const segment::Row& row : segments_)
-    if (row.segment >= segment && row.generation == generation) result.push_back(row.segment);
+    if (row.segment >= segment && row.group() == group) result.push_back(row.segment);
   return result;
 }
 
@@ -188,12 +201,8 @@ std::optional<Receipt> find_receipt(FunctionCallInfo fcinfo) {
   const std::int32_t lane = PG_GETARG_INT32(1);
   const std::int64_t id = PG_GETARG_INT64(3);
   if (lane < 0) return std::nullopt;
-  const std::int32_t generation = site.progress.generation_of(segment);
-  const auto& cursors = site.progress.cursors();
-  if (std::none_of(cursors.begin(), cursors.end(), [&](const Progress::LaneCursor& c) {
-        return c.generation == generation && c.lane == lane && c.cursor.covers(DatumGetUInt64(PG_GETARG_DATUM(2)), id);
-      }))
-    return std::nullopt;
+  const Cursor* cursor = site.progress.cursor(segment, lane);
+  if (!cursor || !cursor->covers(DatumGetUInt64(PG_GETARG_DATUM(2)), id)) return std::nullopt;
   if (const Receipt* receipt = find_decoded(site, lane, id)) return *receipt;
 
   std::optional<Receipt> result;
@@ -229,13 +238,14 @@ Datum cursors(PG_FUNCTION_ARGS) {
   const Progress progress(GetActiveSnapshot());
   for (const Progress::LaneCursor& entry : progress.cursors()) {
     const bool in_window = entry.cursor.window_end.has_value();
-    Datum values[] = {Int32GetDatum(entry.generation),
+    Datum values[] = {Int32GetDatum(entry.group.generation),
+                      Int32GetDatum(entry.group.layout),
                       Int32GetDatum(entry.lane),
                       Int64GetDatum(entry.cursor.seq),
                       claim::to_datum(entry.cursor.completed),
                       in_window ? claim::to_datum(*entry.cursor.window_end) : 0,
                       Int64GetDatum(entry.cursor.sent_id)};
-    bool nulls[] = {false, false, false, false, !in_window, !in_window};
+    bool nulls[] = {false, false, false, false, false, !in_window, !in_window};
     pg::call([&] { tuplestore_putvalues(result->setResult, result->setDesc, values, nulls); });
   }
   PG_RETURN_NULL();

@@ -162,7 +162,7 @@ Datum drain(PG_FUNCTION_ARGS) {
   pg::call([database] { shared::wake_worker(database); });
   const bool done = wait_until(database, deadline, [&] {
     Snapshot snapshot = pg::call([] { return RegisterSnapshot(GetLatestSnapshot()); });
-    const std::vector<std::int32_t> lanes = read_lanes(snapshot);
+    const std::vector<std::int32_t> lanes = read_lanes_in_use(snapshot);
     pg::call([snapshot] { UnregisterSnapshot(snapshot); });
     if (lanes.empty()) return pg_atomic_read_u64(&database->completed_sync) >= wanted;
     return std::all_of(lanes.begin(), lanes.end(), [&](std::int32_t lane) {

@@ -1,4 +1,4 @@
-// Segments of the message log, read from outbox._segment with the latest snapshot. Server code.
+// Segments of the message log and their layouts, read from outbox._segment, _segment_event and _layout. Server code.
 #pragma once
 
 #include "pg/postgres.hpp"
@@ -7,24 +7,39 @@ namespace outbox::segment {
 
 enum class State : uint8 { open, rolled, drained };
 
+// Segments that share their cursors: a lane's progress means something only among them.
+struct Group {
+  int32 generation;
+  int32 layout;
+  bool operator==(const Group&) const = default;
+};
+
 struct Row {
   int32 segment;
   int32 generation;
-  int32 lanes;
+  int32 layout;
   State state;
+  [[nodiscard]] Group group() const { return {generation, layout}; }
 };
 
-// All segments in ascending order, palloc'd in the current context.
+// Segments that the log still has, in ascending order, palloc'd in the current context.
 struct Rows {
   Row* rows;
   int count;
 };
 Rows read_all(Snapshot snapshot);
-// The one with the largest number: one step in an index.
+// The one with the largest number: one step in an index. Its state is not looked up.
 bool read_newest(Snapshot snapshot, Row* newest);
 bool read_open(Row* open);
 
-// Opens the next segment in this transaction; lanes 0: as many as before.
-void open_next(int32 lanes);
+// The lanes of the default Kafka server in a layout, palloc'd; what is hashed is the place in this list.
+struct Lanes {
+  int32* lanes;
+  int count;
+};
+Lanes read_lanes(int32 layout, Snapshot snapshot);
+
+// Opens the next segment in this transaction.
+void open_next();
 
 }  // namespace outbox::segment

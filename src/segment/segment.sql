@@ -34,17 +34,34 @@ CREATE TABLE outbox._identity (
 );
 COMMENT ON TABLE outbox._identity IS 'under which identity (cluster, database, extension, place) each generation of segments was published';
 
+-- Which lanes the messages of a segment are spread over. A change of the number makes a new layout and a roll.
+CREATE TABLE outbox._layout (
+  layout integer   NOT NULL,
+  server text      COLLATE "C" NOT NULL,
+  lanes  integer[] NOT NULL CHECK (cardinality(lanes) > 0),
+  PRIMARY KEY (layout, server)
+);
+COMMENT ON TABLE outbox._layout IS 'layouts: the lanes of each Kafka server; server is empty for the default one';
+
+-- Nothing is updated here: as long as an old snapshot is held anywhere, each update would leave a row version behind.
 CREATE TABLE outbox._segment (
   segment    integer     PRIMARY KEY,
   generation integer     NOT NULL,
-  state      text        NOT NULL CHECK (state IN ('open', 'rolled', 'drained')),
-  lanes      integer     NOT NULL CHECK (lanes > 0),
-  opened_at  timestamptz NOT NULL,
-  rolled_at  timestamptz,
-  drained_at timestamptz
+  layout     integer     NOT NULL,
+  opened_at  timestamptz NOT NULL
 );
-CREATE UNIQUE INDEX _segment_open ON outbox._segment (state) WHERE state = 'open';
-COMMENT ON TABLE outbox._segment IS 'segments of the message log; at most one is open';
+COMMENT ON TABLE outbox._segment IS 'segments of the message log; outbox._segment_event tells what became of them';
+
+CREATE TABLE outbox._segment_event (
+  segment integer     NOT NULL,
+  event   text        COLLATE "C" NOT NULL
+          CHECK (event IN ('rolled', 'quiet', 'drained', 'archived', 'archive_failed', 'dropped', 'detached')),
+  at      timestamptz NOT NULL,
+  moment  pg_snapshot,
+  note    text
+);
+CREATE UNIQUE INDEX _segment_event_once ON outbox._segment_event (segment, event) WHERE event <> 'archive_failed';
+COMMENT ON TABLE outbox._segment_event IS 'what became of segments: rolled (closed to new messages), quiet (moment: a snapshot in which all its writers had ended), drained (everything in it is published), archived, dropped or detached';
 
 CREATE TABLE outbox._message (
   id          bigint      NOT NULL,
@@ -77,10 +94,9 @@ ALTER TABLE outbox._progress ALTER receipts SET STORAGE EXTERNAL;
 COMMENT ON TABLE outbox._progress IS 'the progress log: the newest row of a lane is its cursor; each row carries receipts (Kafka partition and offset of each message)';
 
 CREATE TABLE outbox._lane (
-  lane   integer PRIMARY KEY CHECK (lane >= 0),
-  server text
+  lane integer PRIMARY KEY CHECK (lane >= 0)
 );
-COMMENT ON TABLE outbox._lane IS 'lanes; the rows are locked to claim a lane and never updated. server NULL: the default server';
+COMMENT ON TABLE outbox._lane IS 'lanes; the rows are locked to claim a lane and never updated';
 
 CREATE FUNCTION outbox._this_identity(
   OUT system_identifier bigint, OUT database oid, OUT extension oid, OUT timeline integer, OUT place text)
@@ -96,14 +112,37 @@ CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
 CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._segment
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
+CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._segment_event
+FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
+CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._layout
+FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
 CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._lane
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
 ALTER TABLE outbox._identity ENABLE ALWAYS TRIGGER announce;
 ALTER TABLE outbox._segment ENABLE ALWAYS TRIGGER announce;
+ALTER TABLE outbox._segment_event ENABLE ALWAYS TRIGGER announce;
+ALTER TABLE outbox._layout ENABLE ALWAYS TRIGGER announce;
 ALTER TABLE outbox._lane ENABLE ALWAYS TRIGGER announce;
 COMMENT ON TRIGGER announce ON outbox._identity IS 'tells sessions and the worker about changes';
 COMMENT ON TRIGGER announce ON outbox._segment IS 'tells sessions and the worker about changes';
+COMMENT ON TRIGGER announce ON outbox._segment_event IS 'tells sessions and the worker about changes';
+COMMENT ON TRIGGER announce ON outbox._layout IS 'tells sessions and the worker about changes';
 COMMENT ON TRIGGER announce ON outbox._lane IS 'tells sessions and the worker about changes';
+
+CREATE VIEW outbox._log AS
+SELECT s.segment, s.generation, s.layout,
+       CASE WHEN e.drained_at IS NOT NULL THEN 'drained' WHEN e.rolled_at IS NOT NULL THEN 'rolled' ELSE 'open' END AS state,
+       s.opened_at, e.rolled_at, e.quiet_at, e.drained_at, e.archived_at, e.archive_failures, e.archive_failed_at
+FROM outbox._segment s
+CROSS JOIN LATERAL (
+  SELECT min(e.at) FILTER (WHERE e.event = 'rolled') AS rolled_at, min(e.at) FILTER (WHERE e.event = 'quiet') AS quiet_at,
+         min(e.at) FILTER (WHERE e.event = 'drained') AS drained_at, min(e.at) FILTER (WHERE e.event = 'archived') AS archived_at,
+         count(*) FILTER (WHERE e.event = 'archive_failed') AS archive_failures,
+         max(e.at) FILTER (WHERE e.event = 'archive_failed') AS archive_failed_at,
+         count(*) FILTER (WHERE e.event IN ('dropped', 'detached')) AS gone
+  FROM outbox._segment_event e WHERE e.segment = s.segment) e
+WHERE e.gone = 0;
+COMMENT ON VIEW outbox._log IS 'segments that the log still has, with what their events say';
 
 CREATE FUNCTION outbox._revoke_all(relation regclass) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -123,7 +162,7 @@ COMMENT ON FUNCTION outbox._revoke_all(regclass) IS 'leaves a new relation to it
 
 -- Runs as the extension's owner, so that segments belong to the owner whoever enqueues first.
 -- A roll waits for no one: ATTACH takes a lock that no enqueuer and no reader holds, and the rest gives up after a second.
-CREATE FUNCTION outbox._open_segment(new_lanes integer DEFAULT NULL) RETURNS integer
+CREATE FUNCTION outbox._open_segment() RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '1s'
@@ -134,7 +173,7 @@ AS $$
 DECLARE
   new_segment integer;
   current_generation integer;
-  lane_count integer;
+  current_layout integer;
 BEGIN
   LOCK TABLE outbox._segment IN SHARE ROW EXCLUSIVE MODE;
 
@@ -146,21 +185,26 @@ BEGIN
     FROM outbox._this_identity() t;
   END IF;
 
-  SELECT s.lanes INTO lane_count FROM outbox._segment s ORDER BY s.segment DESC LIMIT 1;
-  lane_count := coalesce(new_lanes, lane_count, 1);
-  IF lane_count > current_setting('outbox.max_lanes', true)::integer THEN
-    RAISE EXCEPTION USING
-      ERRCODE = 'invalid_parameter_value',
-      MESSAGE = format('%s lanes are more than this server allows', lane_count),
-      DETAIL = format('outbox.max_lanes is %s.', current_setting('outbox.max_lanes')),
-      HINT = 'Raise outbox.max_lanes and restart the server.';
+  SELECT max(l.layout) INTO current_layout FROM outbox._layout l;
+  IF current_layout IS NULL THEN
+    current_layout := 0;
+    INSERT INTO outbox._layout (layout, server, lanes) VALUES (0, '', '{0}');
   END IF;
+
   -- A schema-only dump brings the tables of segments but not their rows here.
   SELECT max(n) + 1 INTO new_segment
   FROM (SELECT 0 AS n
         UNION ALL SELECT s.segment FROM outbox._segment s
+        UNION ALL SELECT e.segment FROM outbox._segment_event e
         UNION ALL SELECT substring(c.relname FROM '[0-9]+$')::integer FROM pg_class c
         WHERE c.relnamespace = 'outbox'::regnamespace AND c.relname ~ '^_(message|progress)_[0-9]{1,9}$') used;
+  IF to_regclass('outbox._message_' || new_segment) IS NOT NULL THEN
+    RAISE EXCEPTION USING
+      ERRCODE = 'serialization_failure',
+      MESSAGE = 'could not open a segment: another session has opened one since this transaction''s snapshot',
+      DETAIL = format('The isolation level is "%s".', current_setting('transaction_isolation')),
+      HINT = 'Repeat the transaction, or do it at READ COMMITTED.';
+  END IF;
 
   EXECUTE format(
     'CREATE TABLE outbox._message_%1$s (LIKE outbox._message INCLUDING STORAGE) USING heap
@@ -176,32 +220,102 @@ BEGIN
   PERFORM outbox._revoke_all(format('outbox._message_%s', new_segment)::regclass);
   PERFORM outbox._revoke_all(format('outbox._progress_%s', new_segment)::regclass);
 
-  UPDATE outbox._segment s SET state = 'rolled', rolled_at = clock_timestamp() WHERE s.state = 'open';
-  INSERT INTO outbox._segment (segment, generation, state, lanes, opened_at)
-  VALUES (new_segment, current_generation, 'open', lane_count, clock_timestamp());
+  INSERT INTO outbox._segment_event (segment, event, at)
+  SELECT g.segment, 'rolled', clock_timestamp() FROM outbox._log g WHERE g.state = 'open';
+  INSERT INTO outbox._segment (segment, generation, layout, opened_at)
+  VALUES (new_segment, current_generation, current_layout, clock_timestamp());
   INSERT INTO outbox._lane (lane)
-  SELECT n FROM generate_series(0, lane_count - 1) n
+  SELECT DISTINCT n FROM outbox._layout l, unnest(l.lanes) n WHERE l.layout = current_layout
   ON CONFLICT (lane) DO NOTHING;
 
   RETURN new_segment;
 END
 $$;
-COMMENT ON FUNCTION outbox._open_segment(integer) IS 'opens the next segment and rolls the one that is open';
+COMMENT ON FUNCTION outbox._open_segment() IS 'opens the next segment and rolls the one that is open';
 
 CREATE FUNCTION outbox.roll() RETURNS integer
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS 'SELECT outbox._open_segment()';
 COMMENT ON FUNCTION outbox.roll() IS 'closes the open segment, opens the next one and returns its number; nobody waits for it. Error 55P03 if another session is rolling';
 
+CREATE FUNCTION outbox.set_lanes(n integer, server name DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '1s'
+AS $$
+DECLARE
+  name_of_server text := CASE WHEN $2 = outbox._default_server() THEN '' ELSE coalesce($2, '') END;
+  most integer := current_setting('outbox.max_lanes', true)::integer;
+  current_layout integer;
+  present integer[];
+  chosen integer[];
+BEGIN
+  IF n IS NULL OR n < 1 OR n > most THEN
+    RAISE EXCEPTION USING
+      ERRCODE = 'invalid_parameter_value',
+      MESSAGE = format('a Kafka server cannot have %s lanes', coalesce(n::text, 'NULL')),
+      DETAIL = format('It has at least 1 lane; the lanes of a database are at most outbox.max_lanes, which is %s.', most),
+      HINT = 'Choose another number, or raise outbox.max_lanes and restart the server.';
+  END IF;
+  IF name_of_server <> '' AND NOT EXISTS (
+    SELECT FROM pg_foreign_server s JOIN pg_foreign_data_wrapper w ON w.oid = s.srvfdw
+    WHERE s.srvname = $2 AND w.fdwname = 'outbox_kafka') THEN
+    RAISE EXCEPTION USING
+      ERRCODE = 'undefined_object',
+      MESSAGE = format('there is no Kafka server "%s"', $2),
+      DETAIL = 'Lanes belong to a foreign server of the foreign data wrapper outbox_kafka.',
+      HINT = 'See pg_foreign_server; leave the argument out for the default server.';
+  END IF;
+  LOCK TABLE outbox._segment IN SHARE ROW EXCLUSIVE MODE;
+
+  SELECT max(l.layout) INTO current_layout FROM outbox._layout l;
+  SELECT l.lanes INTO present FROM outbox._layout l WHERE l.layout = current_layout AND l.server = name_of_server;
+  IF current_layout IS NULL THEN
+    current_layout := 0;
+    present := CASE WHEN name_of_server = '' THEN '{0}'::integer[] END;
+    INSERT INTO outbox._layout (layout, server, lanes) VALUES (0, '', '{0}');
+  END IF;
+  IF cardinality(present) = n THEN
+    RETURN;
+  END IF;
+  -- A lane number that another server uses in a segment that is not drained is not free.
+  chosen := present[:n] || ARRAY(
+    SELECT free.lane FROM generate_series(0, most - 1) AS free (lane)
+    WHERE free.lane <> ALL (coalesce(present, '{}'))
+      AND NOT EXISTS (
+        SELECT FROM outbox._layout l
+        WHERE free.lane = ANY (l.lanes) AND l.server <> name_of_server
+          AND (l.layout = current_layout OR l.layout IN (SELECT g.layout FROM outbox._log g WHERE g.state <> 'drained')))
+    ORDER BY free.lane
+    LIMIT greatest(n - coalesce(cardinality(present), 0), 0));
+  IF coalesce(cardinality(chosen), 0) < n THEN
+    RAISE EXCEPTION USING
+      ERRCODE = 'configuration_limit_exceeded',
+      MESSAGE = format('there are not enough lanes for %s more', n - coalesce(cardinality(present), 0)),
+      DETAIL = format('The lanes of all servers are at most outbox.max_lanes, which is %s.', most),
+      HINT = 'Raise outbox.max_lanes and restart the server.';
+  END IF;
+
+  INSERT INTO outbox._layout (layout, server, lanes)
+  SELECT current_layout + 1, name_of_server, chosen
+  UNION ALL
+  SELECT current_layout + 1, l.server, l.lanes FROM outbox._layout l WHERE l.layout = current_layout AND l.server <> name_of_server;
+  IF EXISTS (SELECT FROM outbox._segment s) THEN
+    PERFORM outbox._open_segment();
+  END IF;
+END
+$$;
+COMMENT ON FUNCTION outbox.set_lanes(integer, name) IS 'spreads new messages of a Kafka server over n lanes; by key, so that order per key is kept. Rolls; what is enqueued from then on is published when all earlier segments are drained, outbox.segments tells what they wait for';
+
 CREATE FUNCTION outbox._lane_of(topic text, key bytea, id bigint, lanes integer) RETURNS integer
 LANGUAGE c IMMUTABLE AS 'MODULE_PATHNAME', 'outbox_lane_of';
-COMMENT ON FUNCTION outbox._lane_of(text, bytea, bigint, integer) IS 'the lane of a message: a hash of topic and key; by id without a key';
+COMMENT ON FUNCTION outbox._lane_of(text, bytea, bigint, integer) IS 'the place of a message among so many lanes: by a hash of topic and key; by id without a key';
 
 CREATE FUNCTION outbox._cursors(
-  OUT generation integer, OUT lane integer, OUT seq bigint, OUT completed pg_snapshot, OUT window_end pg_snapshot, OUT sent_id bigint)
+  OUT generation integer, OUT layout integer, OUT lane integer, OUT seq bigint, OUT completed pg_snapshot, OUT window_end pg_snapshot, OUT sent_id bigint)
 RETURNS SETOF record
 LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_cursors';
-COMMENT ON FUNCTION outbox._cursors() IS 'the newest progress of each lane in each generation of segments';
+COMMENT ON FUNCTION outbox._cursors() IS 'the newest progress of each lane in each generation and layout of segments';
 
 CREATE FUNCTION outbox.adopt() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -213,7 +327,7 @@ DECLARE
   old_generation integer;
   old_segments integer[];
   new_segment integer;
-  lane_count integer;
+  lane_numbers integer[];
   segment_number integer;
   copied bigint;
 BEGIN
@@ -233,7 +347,7 @@ BEGIN
   END IF;
   old_generation := coalesce(old_generation, 0);
   SELECT array_agg(s.segment ORDER BY s.segment) INTO old_segments
-  FROM outbox._segment s
+  FROM outbox._log s
   WHERE s.generation = old_generation AND to_regclass('outbox._message_' || s.segment) IS NOT NULL;
 
   -- Waits for the transactions that still write to the old segments: what they commit must be copied.
@@ -245,25 +359,28 @@ BEGIN
   SELECT old_generation + 1, t.system_identifier, t.database, t.extension, t.timeline, t.place, clock_timestamp()
   FROM outbox._this_identity() t;
   new_segment := outbox._open_segment();
-  SELECT s.lanes INTO lane_count FROM outbox._segment s WHERE s.segment = new_segment;
+  SELECT l.lanes INTO lane_numbers
+  FROM outbox._segment s JOIN outbox._layout l ON l.layout = s.layout AND l.server = ''
+  WHERE s.segment = new_segment;
 
   EXECUTE format(
     'INSERT INTO outbox._message_%s (id, xid, enqueued_at, message_id, segment, lane, topic, key, payload, headers)
-     SELECT m.id, pg_current_xact_id(), m.enqueued_at, m.message_id, $1, outbox._lane_of(m.topic, m.key, m.id, $2),
-            m.topic, m.key, m.payload, m.headers
+     SELECT m.id, pg_current_xact_id(), m.enqueued_at, m.message_id, $1,
+            ($2::integer[])[outbox._lane_of(m.topic, m.key, m.id, cardinality($2)) + 1], m.topic, m.key, m.payload, m.headers
      FROM outbox._message m
-     LEFT JOIN outbox._cursors() c ON c.generation = $3 AND c.lane = m.lane
+     JOIN outbox._segment s ON s.segment = m.segment
+     LEFT JOIN outbox._cursors() c ON c.generation = $3 AND c.layout = s.layout AND c.lane = m.lane
      WHERE m.segment = ANY ($4)
        AND NOT (m.lane >= 0 AND c.lane IS NOT NULL
                 AND (pg_visible_in_snapshot(m.xid, c.completed)
                      OR c.window_end IS NOT NULL AND m.id <= c.sent_id AND pg_visible_in_snapshot(m.xid, c.window_end)))
      ORDER BY m.id', new_segment)
-  USING new_segment, lane_count, old_generation, old_segments;
+  USING new_segment, lane_numbers, old_generation, old_segments;
   GET DIAGNOSTICS copied = ROW_COUNT;
 
-  UPDATE outbox._segment s
-  SET state = 'drained', drained_at = clock_timestamp()
-  WHERE s.generation = old_generation;
+  INSERT INTO outbox._segment_event (segment, event, at)
+  SELECT s.segment, 'drained', clock_timestamp() FROM outbox._log s
+  WHERE s.generation = old_generation AND s.state <> 'drained';
   RETURN copied;
 END
 $$;
@@ -276,12 +393,13 @@ COMMENT ON FUNCTION outbox._is_adopted() IS 'whether this database publishes und
 CREATE VIEW outbox.segments AS
 SELECT s.segment,
        CASE WHEN s.generation < (SELECT max(i.generation) FROM outbox._identity i) THEN 'foreign' ELSE s.state END AS state,
-       s.lanes, s.opened_at, s.rolled_at, s.drained_at,
+       (SELECT sum(cardinality(l.lanes))::integer FROM outbox._layout l WHERE l.layout = s.layout) AS lanes,
+       s.opened_at, s.rolled_at, s.drained_at,
        to_regclass('outbox._message_' || s.segment) AS message_table,
        to_regclass('outbox._progress_' || s.segment) AS progress_table,
        pg_total_relation_size(to_regclass('outbox._message_' || s.segment)) AS message_bytes,
        pg_total_relation_size(to_regclass('outbox._progress_' || s.segment)) AS progress_bytes
-FROM outbox._segment s;
+FROM outbox._log s;
 COMMENT ON VIEW outbox.segments IS 'the segments of the message log: state open, rolled (closed to new messages), drained (everything in it is published) or foreign (adopted from another cluster or database)';
 COMMENT ON COLUMN outbox.segments.segment IS 'number of the segment; a later one has a larger number';
 COMMENT ON COLUMN outbox.segments.state IS 'open, rolled, drained or foreign';

@@ -28,20 +28,18 @@ void mark(std::int32_t segment) {
   if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
   Oid type = INT4OID;
   Datum value = Int32GetDatum(segment);
-  if (SPI_execute_with_args("UPDATE outbox._segment SET state = 'drained', drained_at = pg_catalog.clock_timestamp() "
-                            "WHERE segment = $1 AND state = 'rolled'",
-                            1, &type, &value, nullptr, false, 0) != SPI_OK_UPDATE)
+  if (SPI_execute_with_args("INSERT INTO outbox._segment_event (segment, event, at) "
+                            "VALUES ($1, 'drained', pg_catalog.clock_timestamp())",
+                            1, &type, &value, nullptr, false, 0) != SPI_OK_INSERT)
     elog(ERROR, "could not mark segment %d drained", segment);
   SPI_finish();
 }
 
-bool all_past(const receipt::Progress& progress, std::int32_t generation, const std::vector<std::int32_t>& lanes,
+bool all_past(const receipt::Progress& progress, std::int32_t segment, const std::vector<std::int32_t>& lanes,
               const claim::TransactionSnapshot& moment) {
   return std::all_of(lanes.begin(), lanes.end(), [&](std::int32_t lane) {
-    const auto& cursors = progress.cursors();
-    return std::any_of(cursors.begin(), cursors.end(), [&](const receipt::Progress::LaneCursor& entry) {
-      return entry.generation == generation && entry.lane == lane && entry.cursor.completed.at_or_past(moment);
-    });
+    const receipt::Cursor* cursor = progress.cursor(segment, lane);
+    return cursor && cursor->completed.at_or_past(moment);
   });
 }
 
@@ -86,7 +84,6 @@ Drained Upkeep::mark_drained(std::int32_t generation) {
     return Read{snapshot, read_all(snapshot)};
   });
   const receipt::Progress progress(read.snapshot);
-  const std::vector<std::int32_t> lanes = receipt::read_lanes(read.snapshot);
   for (int i = 0; i < read.rows.count; i++) {
     const Row& row = read.rows.rows[i];
     if (row.state != State::rolled || row.generation != generation) continue;
@@ -98,7 +95,7 @@ Drained Upkeep::mark_drained(std::int32_t generation) {
       quiet = quiet_.emplace(number, claim::from_server(after)).first;
       pg::call([after] { UnregisterSnapshot(after); });
     }
-    if (!all_past(progress, generation, lanes, quiet->second)) {
+    if (!all_past(progress, number, receipt::read_lanes(row.layout, read.snapshot), quiet->second)) {
       result.behind = true;
       continue;
     }

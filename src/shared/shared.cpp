@@ -41,6 +41,7 @@ void clear_counters(Database* database) {
     for (Counter counter : counters_of_a_lane) pg_atomic_write_u64(&(lane->*counter), 0);
     pg_atomic_write_u32(&lane->counted, 0);
     pg_atomic_write_u32(&lane->worker_pid, 0);
+    pg_atomic_write_u32(&lane->worker, 0);
     lane->last_error_since = 0;
     lane->last_error[0] = '\0';
   }
@@ -50,6 +51,7 @@ void initialize_database(Database* database) {
   pg_atomic_init_u32(&database->oid, InvalidOid);
   pg_atomic_init_u32(&database->evictions, 0);
   pg_atomic_init_u32(&database->segment_wanted, 0);
+  pg_atomic_init_u32(&database->workers_changed, 0);
   pg_atomic_init_u64(&database->requested_sync, 0);
   pg_atomic_init_u64(&database->completed_sync, 0);
   pg_atomic_init_u64(&database->counted_since, 0);
@@ -65,6 +67,7 @@ void initialize_database(Database* database) {
     for (Counter counter : counters_of_a_lane) pg_atomic_init_u64(&(lane->*counter), 0);
     pg_atomic_init_u32(&lane->counted, 0);
     pg_atomic_init_u32(&lane->worker_pid, 0);
+    pg_atomic_init_u32(&lane->worker, 0);
   }
 }
 
@@ -194,14 +197,21 @@ void wake_worker(Database* database) {
   }
 }
 
-void wake_worker_for_commit(Database* database) {
-  for (int i = 0; i < instance->workers_each; i++) {
-    Worker* worker = worker_at(database, i);
-    // The exchange pairs with the one in Worker::read(): either that snapshot sees our commit, or we wake it again.
-    if (pg_atomic_exchange_u32(&worker->told, 1) != 0) continue;
-    Latch* latch = worker->latch;
-    if (latch) SetLatch(latch);
-  }
+void wake_worker_for_commit(Database* database, int lane) {
+  // Pairs with a worker that claims the lane: either we see it, or the snapshot that it takes then sees our commit.
+  pg_memory_barrier();
+  const uint32 number = pg_atomic_read_u32(&lane_at(database, lane)->worker);
+  if (number == 0) return;
+  Worker* worker = worker_at(database, static_cast<int>(number) - 1);
+  // The exchange pairs with the one in Worker::read(): either that snapshot sees our commit, or we wake it again.
+  if (pg_atomic_exchange_u32(&worker->told, 1) != 0) return;
+  Latch* latch = worker->latch;
+  if (latch) SetLatch(latch);
+}
+
+void share_lanes_anew(Database* database) {
+  pg_atomic_fetch_add_u32(&database->workers_changed, 1);
+  wake_worker(database);
 }
 
 void wake_launcher() {

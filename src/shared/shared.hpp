@@ -25,6 +25,7 @@ struct Lane {
   pg_atomic_uint64 oldest;  // enqueued_at of the oldest message read and not acknowledged; 0: none
   pg_atomic_uint32 counted;
   pg_atomic_uint32 worker_pid;
+  pg_atomic_uint32 worker;  // number of its worker, from 1; 0: not claimed
   pg_atomic_uint64 published;
   pg_atomic_uint64 bytes;
   pg_atomic_uint64 failures;
@@ -63,6 +64,8 @@ struct Database {
   pg_atomic_uint32 oid;
   pg_atomic_uint32 evictions;       // > 0: somebody needs the database without our processes (DROP, RENAME, TEMPLATE)
   pg_atomic_uint32 segment_wanted;  // an enqueuer waits for the first segment
+  pg_atomic_uint32
+      workers_changed;              // raised when a worker comes, leaves, or gives a lane up: lanes are shared out anew
   pg_atomic_uint64 requested_sync;  // outbox.drain() raises it
   pg_atomic_uint64 completed_sync;  // fulfilled while there was no lane at all
   pg_atomic_uint64 counted_since;
@@ -98,8 +101,10 @@ Worker* worker_at(Database* database, int index);
 Lane* lane_at(Database* database, int lane);
 
 void wake_worker(Database* database);
-// The same for a commit; cheap when many come at a time.
-void wake_worker_for_commit(Database* database);
+// The worker that has the lane, for a commit; cheap when many come at a time.
+void wake_worker_for_commit(Database* database, int lane);
+// A worker came or left, or gave a lane up.
+void share_lanes_anew(Database* database);
 void wake_launcher();
 void set_worker_state(Worker* worker, WorkerState state, const char* reason);
 

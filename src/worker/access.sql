@@ -55,7 +55,7 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     'EXECUTE ON FUNCTION outbox.wait_published(uuid, interval)',
     'EXECUTE ON FUNCTION outbox.drain(interval)',
     'EXECUTE ON FUNCTION outbox.pause()', 'EXECUTE ON FUNCTION outbox.resume()',
-    'EXECUTE ON FUNCTION outbox.roll()',
+    'EXECUTE ON FUNCTION outbox.roll()', 'EXECUTE ON FUNCTION outbox.set_lanes(integer, name)',
     'EXECUTE ON FUNCTION outbox.adopt()',
     'EXECUTE ON FUNCTION outbox.resend(uuid, jsonb)',
     'EXECUTE ON FUNCTION outbox.reset_counters()']
@@ -113,7 +113,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS 'SELECT outbox._r
 COMMENT ON FUNCTION outbox.revoke_producer(regrole) IS 'takes back what outbox.grant_producer() granted';
 CREATE FUNCTION outbox.grant_operator(role regrole) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS 'SELECT outbox._change_rights(outbox._operator_rights(), $1, true)';
-COMMENT ON FUNCTION outbox.grant_operator(regrole) IS 'lets a role read messages, errors and dead letters, and pause, resume, roll, drain, adopt and resend';
+COMMENT ON FUNCTION outbox.grant_operator(regrole) IS 'lets a role read messages, errors and dead letters, and pause, resume, roll, set lanes, drain, adopt and resend';
 CREATE FUNCTION outbox.revoke_operator(role regrole) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS 'SELECT outbox._revoke(outbox._operator_rights(), $1)';
 COMMENT ON FUNCTION outbox.revoke_operator(regrole) IS 'takes back what outbox.grant_operator() granted';
@@ -145,7 +145,9 @@ SELECT outbox._change_rights(outbox._monitor_rights(), 'pg_monitor'::regrole, tr
 
 -- What a dump must carry. The segments themselves are ordinary tables, not members of the extension.
 SELECT pg_catalog.pg_extension_config_dump('outbox._identity', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox._layout', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox._segment', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox._segment_event', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox._lane', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox._dead_letter', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox._pause', '');

@@ -17,7 +17,7 @@ void Worker::read() {
     if (pg_atomic_exchange_u64(&database_->completed_sync, sync) != sync) ConditionVariableBroadcast(&database_->moved);
     return;
   }
-  read_lanes();
+  if (!lanes_.empty()) read_lanes();
 }
 
 // What must be known before the snapshot is taken, see shared::Lane.
@@ -53,7 +53,7 @@ void Worker::read_lanes() {
   if (know_all_segments(snapshot)) {
     const claim::TransactionSnapshot now = claim::from_server(snapshot);
     for (std::size_t i = 0; i < lanes_.size(); i++)
-      read_lane(*lanes_[i], {snapshot, now, finished[i], sync, leaves_, spare_}, count_only);
+      read_lane(*lanes_[i], {snapshot, now, finished[i], sync, leaves_, waiting_, spare_}, count_only);
   } else {
     control_changed = true;
     SetLatch(MyLatch);
@@ -67,6 +67,11 @@ void Worker::read_lanes() {
 }
 
 void Worker::read_lane(Lane& lane, const Lane::Moment& moment, bool count_only) {
+  if (lane.leaving()) return;
+  if (!count_only && !has_room(lane)) {
+    starved_ = true;  // to be read when reports have come
+    return;
+  }
   starved_ |= !lane.has_unread() && !lane.can_open_window();
   // A lane that goes on in an older window does not look at what is committed since: it must be asked again.
   const bool older = lane.has_unread() || lane.will_resume();
@@ -83,7 +88,8 @@ void Worker::read_lane(Lane& lane, const Lane::Moment& moment, bool count_only) 
 }
 
 // A roll is visible to the snapshot before its invalidation reaches us. A segment that we do not know would be stepped
-// over, and its messages with it; so the segments are those that the window's own snapshot shows. False: adopted meanwhile.
+// over, and its messages with it; so the segments are those that the window's own snapshot shows. False: adopted meanwhile,
+// or another layout begins.
 bool Worker::know_all_segments(Snapshot snapshot) {
   struct Found {
     segment::Row newest;
@@ -94,9 +100,8 @@ bool Worker::know_all_segments(Snapshot snapshot) {
     result.any = segment::read_newest(snapshot, &result.newest);
     return result;
   });
-  if (found.any && found.newest.generation != generation_) return false;
-  if (found.any && found.newest.segment != newest_segment_) look_at_segments(snapshot);
-  return true;
+  if (found.any && found.newest.generation != group_.generation) return false;
+  return !found.any || found.newest.segment == newest_segment_ || look_at_segments(snapshot);
 }
 
 void Worker::submit() {
@@ -161,7 +166,7 @@ void Worker::append_progress(bool all) {
 bool Worker::append_lane(Lane& lane) {
   receipt::Advance advance = lane.progress();
   Transaction transaction(true);
-  const bool appended = receipt::append(advance, generation_);
+  const bool appended = receipt::append(advance, group_);
   transaction.commit();
   if (!appended) {
     pg::call([&lane] {

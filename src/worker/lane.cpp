@@ -17,17 +17,29 @@ void subtract(pg_atomic_uint64& counter, std::uint64_t count) {
 
 }  // namespace
 
-Lane::Lane(std::int32_t number, receipt::Cursor cursor, shared::Lane* counters)
+Lane::Lane(std::int32_t number, receipt::Cursor cursor, shared::Lane* counters, std::uint32_t worker)
     : number_(number), counters_(counters), cursor_(std::move(cursor)) {
   pg_atomic_write_u32(&counters_->counted, 0);
   pg_atomic_write_u64(&counters_->unacknowledged, 0);
   pg_atomic_write_u64(&counters_->oldest, 0);
   pg_atomic_write_u32(&counters_->worker_pid, static_cast<std::uint32_t>(MyProcPid));
+  pg_atomic_write_u32(&counters_->worker, worker);
+  pg_memory_barrier();
 }
 
 Lane::~Lane() {
   pg_atomic_write_u32(&counters_->counted, 0);
   pg_atomic_write_u32(&counters_->worker_pid, 0);
+  pg_atomic_write_u32(&counters_->worker, 0);
+}
+
+Load Lane::load() const {
+  Load load;
+  for (const claim::Batch* batch : sent_) {
+    load.records += batch->records.size();
+    load.cost += batch->cost();
+  }
+  return load;
 }
 
 const claim::TransactionSnapshot& Lane::newest_end() const {
@@ -56,13 +68,17 @@ void Lane::open_window(const Moment& moment) {
   const bool resumed = will_resume();
   window.upto = resumed ? *cursor_.window_end : moment.now;
   window.above = resumed ? cursor_.sent_id : 0;
-  // A resumed window ends before the present: what is behind it must still count as waiting.
-  window.sync = resumed ? sync_reached_ : moment.sync;
-  const std::uint64_t behind = resumed ? count_behind(window, moment) : 0;
+  // A resumed window ends before the present, and what waits for its layout is not in any window: none of that is done when
+  // this window is.
+  window.sync = resumed || !moment.waiting.empty() ? sync_reached_ : moment.sync;
+  // A resumed window can be long, and operators want to know at once how much there is behind it.
+  const std::uint64_t behind = resumed ? count(moment.leaves, window.upto, moment) : 0;
+  const std::uint64_t waiting = count(moment.waiting, waiting_counted_, moment);
   if (!resumed) window.unread = counted_behind_;
   walk(window, newest_end(), moment);
-  pg_atomic_fetch_add_u64(&counters_->unacknowledged, static_cast<std::int64_t>(behind));
+  pg_atomic_fetch_add_u64(&counters_->unacknowledged, static_cast<std::int64_t>(behind + waiting));
   counted_behind_ = behind;
+  waiting_counted_ = moment.now;
   pg_write_barrier();
   pg_atomic_write_u64(&counters_->seen, moment.finished);
   pg_atomic_write_u32(&counters_->counted, 1);
@@ -70,18 +86,18 @@ void Lane::open_window(const Moment& moment) {
   // soon have as many empty windows behind it as there may be.
   if (window.unread == 0 && !windows_.empty()) {
     windows_.back().upto = std::move(window.upto);
-    windows_.back().sync = window.sync;
+    windows_.back().sync = std::max(windows_.back().sync, window.sync);
     return;
   }
   next_window_++;
   windows_.push_back(std::move(window));
 }
 
-// A resumed window can be long, and operators want to know at once how much there is behind it.
-std::uint64_t Lane::count_behind(const Window& window, const Moment& moment) const {
-  std::vector<claim::Leaf> leaves = moment.leaves;
+std::uint64_t Lane::count(const std::vector<claim::Leaf>& leaves, const claim::TransactionSnapshot& from,
+                          const Moment& moment) const {
+  std::vector<claim::Leaf> walked = leaves;
   claim::WindowRanges unused;
-  return claim::walk_window(leaves, moment.snapshot, number_, window.upto, moment.now, 0, unused, 1).total;
+  return claim::walk_window(walked, moment.snapshot, number_, from, moment.now, 0, unused, 1).total;
 }
 
 std::unique_ptr<claim::Batch> Lane::read_window(Window& window, const Moment& moment, const claim::Budget& budget) {

@@ -22,9 +22,15 @@
 
 namespace outbox::worker {
 
+struct Load {
+  std::size_t records = 0;
+  std::size_t cost = 0;
+};
+
 class Lane {
  public:
-  Lane(std::int32_t number, receipt::Cursor cursor, shared::Lane* counters);
+  // `worker`: its number, from 1.
+  Lane(std::int32_t number, receipt::Cursor cursor, shared::Lane* counters, std::uint32_t worker);
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
@@ -38,6 +44,8 @@ class Lane {
     std::uint64_t finished;
     std::uint64_t sync;
     const std::vector<claim::Leaf>& leaves;
+    const std::vector<claim::Leaf>&
+        waiting;  // segments of later layouts: not to be read yet, but their messages are pending
     claim::SpareBatches& spare;
   };
   std::unique_ptr<claim::Batch> read(const Moment& moment, const claim::Budget& budget);
@@ -61,6 +69,12 @@ class Lane {
 
   [[nodiscard]] std::int32_t number() const { return number_; }
   [[nodiscard]] bool idle() const { return sent_.empty() && !has_unread(); }
+  // Read and not yet taken into the cursor.
+  [[nodiscard]] Load load() const;
+  // Another worker is to have it: nothing more is read, and when nothing is on its way it can be given up.
+  void leave(bool leaving) { leaving_ = leaving; }
+  [[nodiscard]] bool leaving() const { return leaving_; }
+  [[nodiscard]] bool left() const { return leaving_ && sent_.empty() && !moved_; }
   std::chrono::steady_clock::time_point last_append{};
 
  private:
@@ -81,7 +95,8 @@ class Lane {
   [[nodiscard]] const claim::TransactionSnapshot& newest_end() const;
   void walk(Window& window, const claim::TransactionSnapshot& from, const Moment& moment);
   void open_window(const Moment& moment);
-  [[nodiscard]] std::uint64_t count_behind(const Window& window, const Moment& moment) const;
+  [[nodiscard]] std::uint64_t count(const std::vector<claim::Leaf>& leaves, const claim::TransactionSnapshot& from,
+                                    const Moment& moment) const;
   std::unique_ptr<claim::Batch> read_window(Window& window, const Moment& moment, const claim::Budget& budget);
   void settle(const publish::Record& record, const claim::Origin& origin);
   void close_finished_windows();
@@ -93,7 +108,9 @@ class Lane {
   receipt::Cursor cursor_;  // as far as there are outcomes; `seq` is that of the newest row in the progress log
   std::deque<Window> windows_;
   std::uint32_t next_window_ = 1;
-  std::uint64_t counted_behind_ = 0;  // behind a resumed window, in `unacknowledged` already
+  std::uint64_t counted_behind_ = 0;            // behind a resumed window, in `unacknowledged` already
+  claim::TransactionSnapshot waiting_counted_;  // up to here what waits for its layout is in `unacknowledged`
+  bool leaving_ = false;
   std::deque<claim::Batch*> sent_;
   receipt::Encoder receipts_;
   std::vector<receipt::Refused> refused_;

@@ -1,6 +1,5 @@
 // Gets what the catalogs say: is the extension there, may this database publish, which segments, lanes and Kafka settings
 // are there. Hands on a Situation, and lets go of what does not hold any more.
-#include "claim/claim.hpp"
 #include "pg/lookup.hpp"
 #include "segment/identity.hpp"
 #include "settings.hpp"
@@ -40,8 +39,8 @@ bool table_has_row(const char* name) {
 }
 
 const char* missing_part() {
-  static const char* const parts[] = {"_identity",   "_segment",  "_lane",        "_message",
-                                      "_message_id", "_progress", "_dead_letter", "_pause"};
+  static const char* const parts[] = {"_identity", "_segment",    "_segment_event", "_layout",      "_lane",
+                                      "_message",  "_message_id", "_progress",      "_dead_letter", "_pause"};
   for (const char* part : parts)
     if (!OidIsValid(pg::relation_oid(part))) return part;
   return nullptr;
@@ -91,21 +90,21 @@ void Worker::look() {
   watched_table = pg::call([] { return pg::relation_oid("_segment"); });
   const Look found = pg::call([] { return look_at_catalogs(); });
   situation_ = situation_of(found);
-  if (found.extension_oid != extension_ || found.generation != generation_) {
-    // Dropped and created again, or adopted: what we hold belongs to a log that is gone. Outside the transaction, as
-    // the producer may take a second to end.
+  const bool holds = situation_.state == WorkerState::running || situation_.state == WorkerState::paused;
+  const bool same_log = found.extension_oid == extension_ && found.generation == group_.generation;
+  if (!same_log || (found.extension && holds && !look_at_segments(pg::call([] { return GetActiveSnapshot(); })))) {
+    // Dropped and created again, or adopted: what we hold belongs to a log that is gone. Or another layout begins. Outside
+    // the transaction, as the producer may take a second to end.
     transaction.commit();
     extension_ = found.extension_oid;
-    generation_ = found.generation;
-    drop_lanes();
+    group_.generation = found.generation;
+    begin_anew(same_log);
     control_changed = found.extension;
     SetLatch(MyLatch);
     return;
   }
-  const bool holds = situation_.state == WorkerState::running || situation_.state == WorkerState::paused;
   if (found.extension && holds) {
-    look_at_segments(pg::call([] { return GetActiveSnapshot(); }));
-    claim_lanes();
+    share_lanes();
     server = read_kafka_server(settings::server);
   }
   transaction.commit();
@@ -116,7 +115,8 @@ void Worker::look() {
   want_read_ = true;
 }
 
-void Worker::look_at_segments(Snapshot snapshot) {
+// False: all segments of the layout that is being published are drained, and lanes are to begin anew on the next one.
+bool Worker::look_at_segments(Snapshot snapshot) {
   struct Found {
     segment::Rows rows;
     Oid* tables;
@@ -128,39 +128,23 @@ void Worker::look_at_segments(Snapshot snapshot) {
       result.tables[i] = pg::leaf_oid("_message", result.rows.rows[i].segment);
     return result;
   });
-  newest_segment_ = found.rows.count > 0 ? found.rows.rows[found.rows.count - 1].segment : 0;
-  leaves_.clear();
+  std::optional<std::int32_t> layout;
+  std::vector<claim::Leaf> leaves;
+  std::vector<claim::Leaf> waiting;
   rolled_segments_ = false;
   for (int i = 0; i < found.rows.count; i++) {
     const segment::Row& row = found.rows.rows[i];
-    if (row.generation != generation_ || row.state == segment::State::drained) continue;
-    leaves_.push_back({row.segment, found.tables[i], 0});
+    if (row.generation != group_.generation || row.state == segment::State::drained) continue;
+    if (!layout) layout = row.layout;
+    (row.layout == *layout ? leaves : waiting).push_back({row.segment, found.tables[i], 0});
     if (row.state == segment::State::rolled) rolled_segments_ = true;
   }
-}
-
-void Worker::claim_lanes() {
-  if (leaves_.empty()) return;
-  claiming_ = true;
-  const std::vector<int32> claimed = claim::claim_lanes(static_cast<std::size_t>(shared::get()->lanes_each));
-  if (claimed.empty()) {
-    claiming_ = false;
-    return;
-  }
-  // A cursor of a lane that was just claimed: read after the claim, with a snapshot that shows what its last owner wrote.
-  struct Read {
-    Snapshot snapshot;
-    segment::Rows rows;
-  };
-  const Read read = pg::call([] {
-    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    return Read{snapshot, segment::read_all(snapshot)};
-  });
-  for (const int32 number : claimed)
-    lanes_.push_back(std::make_unique<Lane>(number, receipt::read_cursor(read.rows, generation_, number, read.snapshot),
-                                            shared::lane_at(database_, number)));
-  pg::call([&read] { UnregisterSnapshot(read.snapshot); });
-  claiming_ = false;
+  if (layout && *layout != group_.layout && !lanes_.empty()) return false;
+  newest_segment_ = found.rows.count > 0 ? found.rows.rows[found.rows.count - 1].segment : 0;
+  leaves_ = std::move(leaves);
+  waiting_ = std::move(waiting);
+  if (layout) group_.layout = *layout;
+  return true;
 }
 
 // Outside a transaction: an old producer may take a second to end.
@@ -191,27 +175,13 @@ void Worker::resubmit_all() {
   submitting_ = 0;
 }
 
-void Worker::drop_lanes() {
-  claim::release_lanes();
-  // A publisher that still holds records of these batches must go before their memory does.
-  if (publisher_) {
-    publisher_->close(1s, outcomes_);
-    publisher_.reset();
-    configured_.reset();
-  }
-  outcomes_.clear();
-  lanes_.clear();
-  batches_.clear();
-  submitting_ = 0;
-}
-
 void Worker::serve_segment_request() {
   if (pg_atomic_read_u32(&database_->segment_wanted) == 0) return;
-  pg_atomic_write_u32(&database_->segment_wanted, 0);
+  if (pg_atomic_exchange_u32(&database_->segment_wanted, 0) == 0) return;  // another worker does it
   Transaction transaction(true);
   pg::call([] {
     segment::Row open;
-    if (!segment::read_open(&open) && OidIsValid(pg::extension_oid())) segment::open_next(0);
+    if (!segment::read_open(&open) && OidIsValid(pg::extension_oid())) segment::open_next();
   });
   transaction.commit();
   ConditionVariableBroadcast(&database_->moved);

@@ -27,6 +27,7 @@ void leave_slot(int, Datum) {
   pg_atomic_write_u32(&my_slot->pid, 0);
   LWLockRelease(shared::get()->lock);
   ConditionVariableBroadcast(&my_database->moved);
+  shared::share_lanes_anew(my_database);
   shared::wake_launcher();
 }
 
@@ -56,12 +57,13 @@ bool enter_slot(Oid database, int index) {
   LWLockAcquire(shared::get()->lock, LW_EXCLUSIVE);
   const bool free = pg_atomic_read_u32(&my_slot->pid) == 0;
   if (free) {
-    pg_atomic_write_u32(&my_slot->pid, static_cast<uint32>(MyProcPid));
     my_slot->latch = MyLatch;
+    pg_atomic_write_u32(&my_slot->pid, static_cast<uint32>(MyProcPid));
   }
   LWLockRelease(shared::get()->lock);
   if (!free) return false;
   on_shmem_exit(leave_slot, 0);
+  shared::share_lanes_anew(my_database);
   pg_memory_barrier();
   if (pg_atomic_read_u32(&my_database->evictions) != 0) {
     pg_atomic_write_u32(&my_slot->healthy, 1);  // sent away, not failed
@@ -179,7 +181,7 @@ void outbox_worker_main(Datum argument) {
   worker::connect(database);
   before_shmem_exit(worker::end_publishing, 0);
   try {
-    worker::running = new worker::Worker(worker::my_database, worker::my_slot);
+    worker::running = new worker::Worker(worker::my_database, 0);
     worker::run(*worker::running);
   } catch (const pg::ErrorInFlight&) {
     pg::recover();

@@ -22,10 +22,13 @@ LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_lane_counters';
 COMMENT ON FUNCTION outbox._lane_counters() IS 'shared counters of this database''s lanes';
 
 CREATE VIEW outbox.lanes AS
-SELECT l.lane, coalesce(l.server, outbox._default_server()) AS server,
+SELECT l.lane, coalesce(nullif(l.server, ''), outbox._default_server()) AS server,
        c.pending, clock_timestamp() - c.oldest_pending_at AS oldest_pending_age,
        c.published, c.bytes, c.failures, c.counted_since, c.last_published_at, c.last_error, c.last_error_since, c.worker_pid
-FROM outbox._lane l
+FROM (SELECT DISTINCT u.server, unnest(u.lanes) AS lane
+      FROM outbox._layout u
+      WHERE u.layout = (SELECT max(newest.layout) FROM outbox._layout newest)
+         OR u.layout IN (SELECT g.layout FROM outbox._log g WHERE g.state <> 'drained')) l
 LEFT JOIN outbox._lane_counters() c ON c.lane = l.lane;
 COMMENT ON VIEW outbox.lanes IS 'a row a lane; read from shared memory';
 COMMENT ON COLUMN outbox.lanes.lane IS 'number of the lane';

@@ -20,8 +20,11 @@ Oid watched_table = InvalidOid;
 namespace {
 
 // Read and not yet in the progress log, over all lanes. What Kafka's queue takes is bounded by librdkafka's settings.
-constexpr std::size_t most_records = 50'000;
-constexpr std::size_t most_cost = std::size_t{64} * 1024 * 1024;
+constexpr Load most{50'000, std::size_t{64} * 1024 * 1024};
+
+bool is_below(const Load& load, std::size_t part) {
+  return load.records < most.records / part && load.cost < most.cost / part;
+}
 
 // After so much the C library is asked for what it keeps; by itself it gives back only what lies at the heap's end.
 constexpr std::size_t worth_giving_back = std::size_t{8} * 1024 * 1024;
@@ -33,24 +36,30 @@ long ms_until(Clock::time_point when) {
 
 }  // namespace
 
-Worker::Worker(shared::Database* database, shared::Worker* self) : database_(database), self_(self) {}
+Worker::Worker(shared::Database* database, int number)
+    : database_(database), number_(number), self_(shared::worker_at(database, number)) {}
 Worker::~Worker() = default;
 
 int Worker::wake_fd() const { return publisher_ ? publisher_->wake_fd() : -1; }
 
-bool Worker::room_for_more() const {
-  std::size_t records = 0;
-  std::size_t cost = 0;
+// Each lane has a part of the room for itself, so that one whose messages wait for Kafka's answer does not hold up others; of
+// what they leave it may take half.
+bool Worker::has_room(const Lane& lane) const {
+  const Load load = lane.load();
+  if (is_below(load, lanes_.size())) return true;
+  Load all;
   for (const auto& batch : batches_) {
-    records += batch->records.size();
-    cost += batch->cost();
+    all.records += batch->records.size();
+    all.cost += batch->cost();
   }
-  return records < most_records && cost < most_cost;
+  return is_below(all, 1) && is_below(load, 2);
 }
 
 // While paused the log is read for the count of what is pending, not for messages.
 bool Worker::may_read() const {
-  return situation_.state == WorkerState::paused || (situation_.may_publish() && room_for_more());
+  return situation_.state == WorkerState::paused ||
+         (situation_.may_publish() &&
+          (lanes_.empty() || std::ranges::any_of(lanes_, [this](const auto& lane) { return has_room(*lane); })));
 }
 
 // What is left of a window needs no new snapshot.
@@ -84,6 +93,7 @@ long Worker::sleep_ms() const {
 
 bool Worker::turn(bool woken) {
   if (woken || told()) want_read_ = true;
+  if (pg_atomic_read_u32(&database_->workers_changed) != workers_seen_) control_changed = true;
   if (retry_at_ <= Clock::now()) {
     if (control_changed || next_look_ <= Clock::now()) look();
     if (control_changed && !situation_.extension_gone) look();  // what we held is forgotten, now look at what is there
@@ -95,6 +105,7 @@ bool Worker::turn(bool woken) {
   take_reports();
   if (retry_at_ <= Clock::now()) {
     append_progress(false);
+    give_up_left_lanes();
     if (situation_.may_publish() && active_ && next_summary_ <= Clock::now()) summarize_segments();
     if (situation_.may_publish() && next_upkeep_ <= Clock::now()) look_after_segments();
     failures_ = 0;
@@ -162,7 +173,7 @@ void Worker::look_after_segments() {
   next_upkeep_ = Clock::now() + upkeep_interval;
   if (!rolled_segments_ || lanes_.empty()) return;
   Transaction transaction(true);
-  const segment::Drained result = upkeep_.mark_drained(generation_);
+  const segment::Drained result = upkeep_.mark_drained(group_.generation);
   transaction.commit();
   if (result.marked > 0) control_changed = true;
   if (!result.behind) return;

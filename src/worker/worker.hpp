@@ -25,6 +25,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds append_interval{20};
 // Everything is announced; this is for what is not.
 constexpr std::chrono::seconds look_interval{30};
+// A lane that is free and could not be claimed at once.
+constexpr std::chrono::seconds claim_interval{1};
 constexpr std::chrono::seconds upkeep_interval{5};
 constexpr std::chrono::milliseconds upkeep_beside_messages{250};  // some milliseconds of work each
 
@@ -39,7 +41,8 @@ struct Situation {
 // Lifetime: one process. Thread: the process's only one.
 class Worker {
  public:
-  Worker(shared::Database* database, shared::Worker* self);
+  // `number`: among the database's workers, from 0.
+  Worker(shared::Database* database, int number);
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -59,13 +62,20 @@ class Worker {
  private:
   // look.cpp
   void look();
-  void look_at_segments(Snapshot snapshot);
+  bool look_at_segments(Snapshot snapshot);
   bool know_all_segments(Snapshot snapshot);
-  void claim_lanes();
   void configure(KafkaServer server);
   void serve_segment_request();
-  void drop_lanes();
   void resubmit_all();
+
+  // claims.cpp
+  void share_lanes();
+  void claim_lanes(std::size_t most);
+  void give_up_left_lanes();
+  void begin_anew(bool same_log);
+  void drop_lanes();
+  [[nodiscard]] std::size_t fair_share() const;
+  [[nodiscard]] bool some_lane_is_free() const;
 
   // flow.cpp
   void read();
@@ -84,7 +94,7 @@ class Worker {
   void look_after_segments();
   void summarize_segments();
   void give_back_memory();
-  [[nodiscard]] bool room_for_more() const;
+  [[nodiscard]] bool has_room(const Lane& lane) const;
   [[nodiscard]] bool may_read() const;
   [[nodiscard]] Clock::time_point next_read() const;
   [[nodiscard]] bool told() const;
@@ -96,15 +106,19 @@ class Worker {
   void write_log();
 
   shared::Database* database_;
+  int number_;
   shared::Worker* self_;
   Situation situation_;
   std::string shown_reason_;
   std::optional<shared::WorkerState> shown_state_;
 
   Oid extension_ = InvalidOid;
-  std::int32_t generation_ = 0;
-  std::vector<claim::Leaf> leaves_;
+  segment::Group group_{};            // of the segments that are being published
+  std::vector<claim::Leaf> leaves_;   // not drained
+  std::vector<claim::Leaf> waiting_;  // of later layouts: until all of `leaves_` are drained
   std::int32_t newest_segment_ = 0;
+  std::vector<std::int32_t> wanted_lanes_;
+  std::uint32_t workers_seen_ = 0;
   bool rolled_segments_ = false;
   bool active_ = true;  // something was read since the last upkeep, or the last worker's upkeep did not come to it
   segment::Upkeep upkeep_;
