@@ -11,6 +11,8 @@ int max_databases = 16;
 int max_workers_per_database = 4;
 int max_lanes = 64;
 bool allow_data_loss = false;
+int backlog_limit = 0;
+int backlog_limit_action = warn;
 
 namespace {
 
@@ -31,6 +33,17 @@ void define_reloadable() {
                            nullptr, &allow_data_loss, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
 }
 
+const config_enum_entry backlog_actions[] = {{"warn", warn, false}, {"reject", reject, false}, {nullptr, 0, false}};
+
+void define_backlog() {
+  DefineCustomIntVariable("outbox.backlog_limit", "Messages that may wait for Kafka in a database.",
+                          "0: any number. What happens at the limit says outbox.backlog_limit_action.", &backlog_limit,
+                          0, 0, INT_MAX - 1, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
+  DefineCustomEnumVariable("outbox.backlog_limit_action", "What happens to a message beyond outbox.backlog_limit.",
+                           "warn: it is enqueued, with a warning at most every 10 seconds; reject: an error.",
+                           &backlog_limit_action, warn, backlog_actions, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
+}
+
 void define_at_start() {
   DefineCustomIntVariable(
       "outbox.max_databases", "Databases of this server that can use the extension at the same time.",
@@ -46,6 +59,7 @@ void define_at_start() {
 
 void define() {
   define_reloadable();
+  define_backlog();
   // Settings of the postmaster can only be defined while shared_preload_libraries are loaded.
   if (process_shared_preload_libraries_in_progress) define_at_start();
 #if PG_VERSION_NUM >= 150000

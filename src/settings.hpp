@@ -11,6 +11,11 @@ extern int max_workers_per_database;
 extern int max_lanes;
 extern bool allow_data_loss;
 
+// Messages that may wait for Kafka in a database; 0: any number.
+extern int backlog_limit;
+enum BacklogAction : int { warn, reject };
+extern int backlog_limit_action;
+
 void define();
 
 }  // namespace outbox::settings

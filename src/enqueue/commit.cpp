@@ -15,6 +15,8 @@ struct Level {
   bool wake;  // the launcher too
   bool use;   // the extension was created
   TimestampTz first;
+  int64 total;
+  int64 awaiting_adoption;
   int64 messages[FLEXIBLE_ARRAY_MEMBER];  // by lane
 };
 
@@ -43,13 +45,18 @@ void add_to_counters(shared::Database* database, pg_atomic_uint64 shared::Lane::
 void before_commit() {
   shared::Database* database = shared::find(MyDatabaseId);
   if (!innermost || !database) return;
+  // Created anew. Its worker was sent away with the old extension, and the next one counts for itself.
+  if (innermost->use) shared::forget_backlog(database);
   for (int i = 0; i < settings::max_lanes; i++) {
     if (innermost->messages[i] == 0) continue;
+    shared::use_lane(database, i);
     uint64 none = 0;
     pg_atomic_compare_exchange_u64(&shared::lane_at(database, i)->first_waiting, &none,
                                    static_cast<uint64>(innermost->first));
   }
   add_to_counters(database, &shared::Lane::started);
+  if (innermost->awaiting_adoption > 0)
+    pg_atomic_fetch_add_u64(&database->awaiting_adoption, innermost->awaiting_adoption);
   announced = true;
 }
 
@@ -65,6 +72,8 @@ void after_end(bool committed) {
                       errhint("Raise outbox.max_databases and restart the server.")));
   shared::Database* database = innermost ? shared::find(MyDatabaseId) : nullptr;
   if (database && announced) add_to_counters(database, &shared::Lane::finished);
+  if (database && announced && !committed && innermost->awaiting_adoption > 0)
+    pg_atomic_fetch_sub_u64(&database->awaiting_adoption, innermost->awaiting_adoption);
   // Also after a commit that failed late: the worker alone takes its messages out of the count.
   if (database && (committed || announced)) wake_workers(database);
   wake_late = innermost && innermost->wake && committed;
@@ -107,6 +116,8 @@ void merge_into_outer(Level* inner) {
     return;
   }
   for (int i = 0; i < settings::max_lanes; i++) innermost->messages[i] += inner->messages[i];
+  innermost->total += inner->total;
+  innermost->awaiting_adoption += inner->awaiting_adoption;
   innermost->wake |= inner->wake;
   innermost->use |= inner->use;
   if (innermost->first == 0) innermost->first = inner->first;
@@ -132,8 +143,19 @@ void subtransaction_event(SubXactEvent event, SubTransactionId, SubTransactionId
 void count_at_commit(int32 lane, TimestampTz enqueued_at) {
   if (!shared::get() || lane >= settings::max_lanes) return;
   Level* level = level_here();
+  level->total++;
+  if (lane < 0) {
+    level->awaiting_adoption++;
+    return;
+  }
   level->messages[lane]++;
   if (level->first == 0) level->first = enqueued_at;
+}
+
+int64 enqueued_so_far() {
+  int64 total = 0;
+  for (const Level* level = innermost; level; level = level->outer) total += level->total;
+  return total;
 }
 
 void wake_at_commit() {

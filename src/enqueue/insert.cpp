@@ -1,6 +1,7 @@
 // The insert: one row into the open leaf and its indexes, without SPI, planner and executor (5 µs against 13). Server code.
 #include "enqueue/message.hpp"
 #include "pg/error.hpp"
+#include "settings.hpp"
 
 namespace outbox::enqueue {
 
@@ -91,6 +92,7 @@ int32 lane_of(const Message& message, int64 id, int32 lanes) {
 }
 
 pg_uuid_t* insert(const Message& message, const Kept* kept, int64* new_id, int32* new_lane) {
+  if (settings::backlog_limit > 0) check_backlog(kept ? kept->refusal : Refusal::possible);
   OpenSegment chosen;
   Relation leaf = open_leaf(&chosen);
   const TimestampTz now = GetCurrentTimestamp();
@@ -130,7 +132,7 @@ pg_uuid_t* insert(const Message& message, const Kept* kept, int64* new_id, int32
   pfree(nulls);
   table_close(leaf, NoLock);
 
-  if (lane_number >= 0) count_at_commit(lane_number, enqueued);
+  count_at_commit(lane_number, enqueued);
   if (new_id) *new_id = number;
   if (new_lane) *new_lane = lane_number;
   return uuid;

@@ -54,16 +54,23 @@ Relation open_leaf(OpenSegment* chosen);
 // The place of a message in a list of so many lanes.
 int32 lane_of(const Message& message, int64 id, int32 lanes);
 
-// Writes one message; returns its message_id. `keep_id`/`keep_time`: for a message that is sent again.
+// Whether outbox.backlog_limit, which is set, lets one more message pass; refuses it, or warns.
+enum class Refusal : bool { possible, never };
+void check_backlog(Refusal refusal);
+
+// Writes one message; returns its message_id. `kept`: of a message that is sent again.
 struct Kept {
   const pg_uuid_t* message_id;
   TimestampTz enqueued_at;
+  Refusal refusal = Refusal::possible;
 };
 pg_uuid_t* insert(const Message& message, const Kept* kept = nullptr, int64* new_id = nullptr,
                   int32* new_lane = nullptr);
 
 // The counters and the wake-up at commit.
-void count_at_commit(int32 lane, TimestampTz enqueued_at);
+void count_at_commit(int32 lane, TimestampTz enqueued_at);  // lane -1: awaiting outbox.adopt()
+// By this transaction, without what its savepoints have rolled back.
+int64 enqueued_so_far();
 void wake_at_commit();
 // CREATE EXTENSION: at commit the database gets its place in shared memory.
 void use_at_commit();

@@ -69,7 +69,9 @@ Datum resend(PG_FUNCTION_ARGS) {
   message.key.value = SPI_getbinval(row, desc, 2, &message.key.null);
   message.payload.value = SPI_getbinval(row, desc, 3, &message.payload.null);
   message.headers.value = SPI_getbinval(row, desc, 4, &message.headers.null);
-  enqueue::Kept kept{DatumGetUUIDP(message_id), DatumGetTimestampTz(SPI_getbinval(row, desc, 5, &null))};
+  // An operator who mends things is not stopped by what is to be mended: the message is on the disk already.
+  const enqueue::Kept kept{DatumGetUUIDP(message_id), DatumGetTimestampTz(SPI_getbinval(row, desc, 5, &null)),
+                           enqueue::Refusal::never};
   int64 id;
   int32 lane;
   enqueue::insert(message, &kept, &id, &lane);

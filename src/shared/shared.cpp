@@ -42,6 +42,7 @@ void clear_counters(Database* database) {
     pg_atomic_write_u32(&lane->counted, 0);
     pg_atomic_write_u32(&lane->worker_pid, 0);
     pg_atomic_write_u32(&lane->worker, 0);
+    pg_atomic_write_u32(&lane->recounts, 0);
     lane->last_error_since = 0;
     lane->last_error[0] = '\0';
   }
@@ -55,6 +56,9 @@ void initialize_database(Database* database) {
   pg_atomic_init_u64(&database->requested_sync, 0);
   pg_atomic_init_u64(&database->completed_sync, 0);
   pg_atomic_init_u64(&database->counted_since, 0);
+  pg_atomic_init_u32(&database->lanes_used, 0);
+  pg_atomic_init_u64(&database->awaiting_adoption, 0);
+  pg_atomic_init_u64(&database->backlog_warned_at, 0);
   ConditionVariableInit(&database->moved);
   for (int i = 0; i < settings::max_workers_per_database; i++) {
     Worker* worker = worker_at(database, i);
@@ -68,6 +72,7 @@ void initialize_database(Database* database) {
     pg_atomic_init_u32(&lane->counted, 0);
     pg_atomic_init_u32(&lane->worker_pid, 0);
     pg_atomic_init_u32(&lane->worker, 0);
+    pg_atomic_init_u32(&lane->recounts, 0);
   }
 }
 
@@ -161,6 +166,9 @@ Database* claim(Oid database) {
       pg_atomic_write_u64(&slot->completed_sync, 0);
       pg_atomic_write_u64(&slot->counted_since, static_cast<uint64>(GetCurrentTimestamp()));
       pg_atomic_write_u32(&slot->segment_wanted, 0);
+      pg_atomic_write_u32(&slot->lanes_used, 0);
+      pg_atomic_write_u64(&slot->awaiting_adoption, 0);
+      pg_atomic_write_u64(&slot->backlog_warned_at, 0);
       pg_write_barrier();
       pg_atomic_write_u32(&slot->oid, database);
     }
@@ -183,6 +191,45 @@ Worker* worker_at(Database* database, int index) {
 
 Lane* lane_at(Database* database, int lane) {
   return reinterpret_cast<Lane*>(reinterpret_cast<char*>(database) + lanes_offset() + MAXALIGN(sizeof(Lane)) * lane);
+}
+
+void use_lane(Database* database, int lane) {
+  const auto wanted = static_cast<uint32>(lane) + 1;
+  uint32 used = pg_atomic_read_u32(&database->lanes_used);
+  while (used < wanted && !pg_atomic_compare_exchange_u32(&database->lanes_used, &used, wanted)) {
+  }
+}
+
+Backlog backlog_of(Database* database) {
+  Backlog result{static_cast<int64>(pg_atomic_read_u64(&database->awaiting_adoption)), 0, true};
+  const auto lanes = static_cast<int>(pg_atomic_read_u32(&database->lanes_used));
+  for (int i = 0; i < lanes; i++) {
+    Lane* lane = lane_at(database, i);
+    const uint32 before = pg_atomic_read_u32(&lane->recounts);
+    pg_read_barrier();
+    const auto seen = static_cast<int64>(pg_atomic_read_u64(&lane->seen));
+    const auto unacknowledged = static_cast<int64>(pg_atomic_read_u64(&lane->unacknowledged));
+    const auto started = static_cast<int64>(pg_atomic_read_u64(&lane->started));
+    const uint64 waiting = pg_atomic_read_u64(&lane->first_waiting);
+    const uint64 oldest_read = pg_atomic_read_u64(&lane->oldest);
+    pg_read_barrier();
+    if (before % 2 != 0 || before != pg_atomic_read_u32(&lane->recounts)) result.exact = false;
+    const int64 pending = unacknowledged + started - seen;
+    if (pending <= 0) continue;
+    result.messages += pending;
+    const auto oldest = static_cast<TimestampTz>(oldest_read != 0 ? oldest_read : waiting);
+    if (oldest != 0 && (result.oldest == 0 || oldest < result.oldest)) result.oldest = oldest;
+  }
+  return result;
+}
+
+void forget_backlog(Database* database) {
+  for (int i = 0; i < instance->lanes_each; i++) {
+    Lane* lane = lane_at(database, i);
+    pg_atomic_write_u64(&lane->unacknowledged, 0);
+    pg_atomic_write_u64(&lane->seen, pg_atomic_read_u64(&lane->started));
+  }
+  pg_atomic_write_u64(&database->awaiting_adoption, 0);
 }
 
 void wake_worker(Database* database) {

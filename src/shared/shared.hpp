@@ -22,7 +22,8 @@ struct Lane {
   pg_atomic_uint64 first_waiting;  // when the oldest message since the newest snapshot was committed; 0: none
   pg_atomic_uint64 seen;
   pg_atomic_uint64 unacknowledged;
-  pg_atomic_uint64 oldest;  // enqueued_at of the oldest message read and not acknowledged; 0: none
+  pg_atomic_uint32 recounts;  // odd while the worker moves messages from the first two numbers to unacknowledged
+  pg_atomic_uint64 oldest;    // enqueued_at of the oldest message read and not acknowledged; 0: none
   pg_atomic_uint32 counted;
   pg_atomic_uint32 worker_pid;
   pg_atomic_uint32 worker;  // number of its worker, from 1; 0: not claimed
@@ -69,7 +70,10 @@ struct Database {
   pg_atomic_uint64 requested_sync;  // outbox.drain() raises it
   pg_atomic_uint64 completed_sync;  // fulfilled while there was no lane at all
   pg_atomic_uint64 counted_since;
-  ConditionVariable moved;  // broadcast when progress was made or a segment opened
+  pg_atomic_uint32 lanes_used;         // lanes below this number may have something pending
+  pg_atomic_uint64 awaiting_adoption;  // messages in lane -1 since the start of the server
+  pg_atomic_uint64 backlog_warned_at;  // outbox.backlog_limit_action = warn; 0: never
+  ConditionVariable moved;             // broadcast when progress was made or a segment opened
 };
 
 struct Shared {
@@ -99,6 +103,18 @@ void release(Database* database);
 
 Worker* worker_at(Database* database, int index);
 Lane* lane_at(Database* database, int lane);
+// To be called before the first message of a lane is counted.
+void use_lane(Database* database, int lane);
+
+// What is committed and not acknowledged in all lanes, and what waits for outbox.adopt().
+struct Backlog {
+  int64 messages;
+  TimestampTz oldest;  // enqueued_at; 0: not known
+  bool exact;          // false: read while the worker counted; some may be in it twice
+};
+Backlog backlog_of(Database* database);
+// The extension was dropped and created again: what was pending is gone.
+void forget_backlog(Database* database);
 
 void wake_worker(Database* database);
 // The worker that has the lane, for a commit; cheap when many come at a time.

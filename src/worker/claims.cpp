@@ -72,10 +72,12 @@ void Worker::claim_lanes(std::size_t most) {
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     return Read{snapshot, segment::read_all(snapshot)};
   });
-  for (const int32 number : claimed)
+  for (const int32 number : claimed) {
+    shared::use_lane(database_, number);
     lanes_.push_back(std::make_unique<Lane>(number, receipt::read_cursor(read.rows, group_, number, read.snapshot),
                                             shared::lane_at(database_, number),
                                             static_cast<std::uint32_t>(number_) + 1));
+  }
   pg::call([&read] { UnregisterSnapshot(read.snapshot); });
   claiming_ = false;
 }

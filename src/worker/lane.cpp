@@ -19,8 +19,8 @@ void subtract(pg_atomic_uint64& counter, std::uint64_t count) {
 
 Lane::Lane(std::int32_t number, receipt::Cursor cursor, shared::Lane* counters, std::uint32_t worker)
     : number_(number), counters_(counters), cursor_(std::move(cursor)) {
+  // What the lane's last owner has counted still tells how much waits, until we have counted ourselves.
   pg_atomic_write_u32(&counters_->counted, 0);
-  pg_atomic_write_u64(&counters_->unacknowledged, 0);
   pg_atomic_write_u64(&counters_->oldest, 0);
   pg_atomic_write_u32(&counters_->worker_pid, static_cast<std::uint32_t>(MyProcPid));
   pg_atomic_write_u32(&counters_->worker, worker);
@@ -50,16 +50,29 @@ bool Lane::has_unread() const { return !windows_.empty() && !windows_.back().rea
 
 bool Lane::can_open_window() const { return windows_.size() < most_windows && !has_unread(); }
 
-// Counts the window anew: a first walk adds to what is pending, a later one corrects it (rows may have been vacuumed).
-void Lane::walk(Window& window, const claim::TransactionSnapshot& from, const Moment& moment) {
+// Counts the window anew, and returns by how much that is more than before (rows may have been vacuumed).
+std::int64_t Lane::walk(Window& window, const claim::TransactionSnapshot& from, const Moment& moment) {
   std::vector<claim::Leaf> leaves = moment.leaves;
   claim::Walk found =
       claim::walk_window(leaves, moment.snapshot, number_, from, window.upto, window.above, window.ranges);
-  pg_atomic_fetch_add_u64(&counters_->unacknowledged, static_cast<std::int64_t>(found.total - window.unread));
+  const auto more = static_cast<std::int64_t>(found.total - window.unread);
   window.unread = found.total;
   window.list = std::move(found.smallest);
   window.leaves = std::move(leaves);
   window.next = 0;
+  return more;
+}
+
+// Messages that were counted as committed are counted as unacknowledged from here on.
+void Lane::recount(std::int64_t more, std::uint64_t finished) {
+  pg_atomic_fetch_add_u32(&counters_->recounts, 1);
+  if (pg_atomic_read_u32(&counters_->counted) == 0) pg_atomic_write_u64(&counters_->unacknowledged, 0);
+  pg_atomic_fetch_add_u64(&counters_->unacknowledged, more);
+  pg_write_barrier();
+  pg_atomic_write_u64(&counters_->seen, finished);
+  pg_atomic_write_u32(&counters_->counted, 1);
+  pg_write_barrier();
+  pg_atomic_fetch_add_u32(&counters_->recounts, 1);
 }
 
 void Lane::open_window(const Moment& moment) {
@@ -75,13 +88,10 @@ void Lane::open_window(const Moment& moment) {
   const std::uint64_t behind = resumed ? count(moment.leaves, window.upto, moment) : 0;
   const std::uint64_t waiting = count(moment.waiting, waiting_counted_, moment);
   if (!resumed) window.unread = counted_behind_;
-  walk(window, newest_end(), moment);
-  pg_atomic_fetch_add_u64(&counters_->unacknowledged, static_cast<std::int64_t>(behind + waiting));
+  const std::int64_t more = walk(window, newest_end(), moment);
+  recount(more + static_cast<std::int64_t>(behind + waiting), moment.finished);
   counted_behind_ = behind;
   waiting_counted_ = moment.now;
-  pg_write_barrier();
-  pg_atomic_write_u64(&counters_->seen, moment.finished);
-  pg_atomic_write_u32(&counters_->counted, 1);
   // Nothing new: the last one, which is read out, reaches this far. Else a message on which Kafka's answer is awaited would
   // soon have as many empty windows behind it as there may be.
   if (window.unread == 0 && !windows_.empty()) {
@@ -104,7 +114,7 @@ std::unique_ptr<claim::Batch> Lane::read_window(Window& window, const Moment& mo
   if (window.next == window.list.size()) {
     const claim::TransactionSnapshot& from =
         windows_.size() == 1 ? cursor_.completed : windows_[windows_.size() - 2].upto;
-    walk(window, from, moment);
+    pg_atomic_fetch_add_u64(&counters_->unacknowledged, walk(window, from, moment));
     if (window.list.empty()) return nullptr;
   }
   auto batch = moment.spare.take();

@@ -90,6 +90,9 @@ void Worker::look() {
   watched_table = pg::call([] { return pg::relation_oid("_segment"); });
   const Look found = pg::call([] { return look_at_catalogs(); });
   situation_ = situation_of(found);
+  // Adopted: outbox.adopt() has copied what waited for it into lanes, and its writers had all ended.
+  if (found.extension && !found.missing && found.verdict != identity::Verdict::foreign)
+    pg_atomic_write_u64(&database_->awaiting_adoption, 0);
   const bool holds = situation_.state == WorkerState::running || situation_.state == WorkerState::paused;
   const bool same_log = found.extension_oid == extension_ && found.generation == group_.generation;
   if (!same_log || (found.extension && holds && !look_at_segments(pg::call([] { return GetActiveSnapshot(); })))) {
