@@ -75,7 +75,7 @@ void Worker::read_lane(Lane& lane, const Lane::Moment& moment, bool count_only) 
   starved_ |= !lane.has_unread() && !lane.can_open_window();
   // A lane that goes on in an older window does not look at what is committed since: it must be asked again.
   const bool older = lane.has_unread() || lane.will_resume();
-  auto batch = lane.read(moment, count_only ? claim::Budget{0, 0} : claim::Budget{});
+  auto batch = lane.read(moment, count_only ? claim::Budget{0, 0} : budget());
   want_read_ |= (older || lane.has_unread()) && !count_only;
   if (!batch) return;
   // The lane will not read these again, so whatever fails from here on, the batch must be kept.
@@ -138,7 +138,7 @@ void Worker::apply_outcomes() {
     if (!batch || outcome.ticket < batch->first_ticket || outcome.ticket >= batch->first_ticket + batch->records.size())
       batch = batch_of(outcome.ticket);
     if (!batch) continue;
-    lane(batch->lane)->take(*batch, outcome);
+    if (Lane* of = lane(batch->lane)) of->take(*batch, outcome);
     if (outcome.kind == publish::Outcome::Kind::refused) show_failure(outcome.reason.c_str(), batch->lane);
   }
   if (!outcomes_.empty()) {

@@ -55,6 +55,13 @@ bool Worker::has_room(const Lane& lane) const {
   return is_below(all, 1) && is_below(load, 2);
 }
 
+// What one lane reads at a time fits into its part.
+claim::Budget Worker::budget() const {
+  claim::Budget each;
+  each.cost = std::min(each.cost, most.cost / lanes_.size());
+  return each;
+}
+
 // While paused the log is read for the count of what is pending, not for messages.
 bool Worker::may_read() const {
   return situation_.state == WorkerState::paused ||

@@ -95,6 +95,7 @@ class Worker {
   void summarize_segments();
   void give_back_memory();
   [[nodiscard]] bool has_room(const Lane& lane) const;
+  [[nodiscard]] claim::Budget budget() const;
   [[nodiscard]] bool may_read() const;
   [[nodiscard]] Clock::time_point next_read() const;
   [[nodiscard]] bool told() const;
