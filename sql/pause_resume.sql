@@ -13,10 +13,11 @@ BEGIN
   RETURN reached;
 END
 $$;
-SELECT eventually($$SELECT state = 'unconfigured' FROM outbox.workers$$);
+SELECT eventually($$SELECT state = 'unconfigured' FROM outbox.workers WHERE process = 'outbox worker'$$);
 SELECT outbox.pause();
-SELECT eventually($$SELECT state = 'paused' FROM outbox.workers$$);
-SELECT state, reason LIKE '%outbox.pause()%' AND reason LIKE '%outbox.resume()%' AS says_why_and_what_to_do FROM outbox.workers;
+SELECT eventually($$SELECT state = 'paused' FROM outbox.workers WHERE process = 'outbox worker'$$);
+SELECT state, reason LIKE '%outbox.pause()%' AND reason LIKE '%outbox.resume()%' AS says_why_and_what_to_do
+FROM outbox.workers WHERE process = 'outbox worker';
 -- again: the same
 SELECT outbox.pause();
 
@@ -27,7 +28,7 @@ SELECT eventually($$SELECT pending = 1 FROM outbox.lanes$$);
 SELECT outbox.drain('100 ms');
 
 SELECT outbox.resume();
-SELECT eventually($$SELECT state = 'unconfigured' FROM outbox.workers$$);
+SELECT eventually($$SELECT state = 'unconfigured' FROM outbox.workers WHERE process = 'outbox worker'$$);
 -- again: the same
 SELECT outbox.resume();
 
@@ -37,7 +38,7 @@ SELECT outbox.pause();
 ROLLBACK;
 SELECT outbox.enqueue('orders', 'not paused') IS NOT NULL AS ok;
 SELECT eventually($$SELECT pending = 2 FROM outbox.lanes$$);
-SELECT state FROM outbox.workers;
+SELECT state FROM outbox.workers WHERE process = 'outbox worker';
 
 SET outbox.allow_data_loss = on;
 DROP EXTENSION outbox;

@@ -104,21 +104,21 @@ ALTER SERVER kafka OPTIONS (ADD "bootstrap.servers" '127.0.0.1:9');
 ALTER SERVER kafka OPTIONS (ADD "option.of.a.later.version" 'x');
 \set VERBOSITY default
 SELECT outbox.enqueue('orders', 'payload') IS NOT NULL;
-SELECT eventually($$SELECT state = 'unconfigured' AND reason LIKE '%option.of.a.later.version%' FROM outbox.workers$$);
+SELECT eventually($$SELECT state = 'unconfigured' AND reason LIKE '%option.of.a.later.version%' FROM outbox.workers WHERE process = 'outbox worker'$$);
 
 -- The worker names what is missing: a server, its address, an owner it trusts.
 DROP SERVER kafka;
-SELECT eventually($$SELECT state = 'unconfigured' AND reason LIKE 'there is no foreign server "kafka"%' FROM outbox.workers$$);
+SELECT eventually($$SELECT state = 'unconfigured' AND reason LIKE 'there is no foreign server "kafka"%' FROM outbox.workers WHERE process = 'outbox worker'$$);
 CREATE SERVER kafka FOREIGN DATA WRAPPER outbox_kafka;
-SELECT eventually($$SELECT state = 'unconfigured' AND reason LIKE '%"bootstrap.servers"%' FROM outbox.workers$$);
+SELECT eventually($$SELECT state = 'unconfigured' AND reason LIKE '%"bootstrap.servers"%' FROM outbox.workers WHERE process = 'outbox worker'$$);
 DROP SERVER kafka;
 SET ROLE regress_outbox_owner;
 CREATE SERVER kafka FOREIGN DATA WRAPPER outbox_kafka OPTIONS ("bootstrap.servers" '127.0.0.1:9');
 RESET ROLE;
-SELECT eventually($$SELECT state = 'unconfigured' AND reason LIKE '%"regress_outbox_owner"%' FROM outbox.workers$$);
+SELECT eventually($$SELECT state = 'unconfigured' AND reason LIKE '%"regress_outbox_owner"%' FROM outbox.workers WHERE process = 'outbox worker'$$);
 ALTER SERVER kafka OWNER TO CURRENT_USER;
 -- Nobody listens there.
-SELECT eventually($$SELECT state = 'backing_off' AND reason <> '' FROM outbox.workers$$);
+SELECT eventually($$SELECT state = 'backing_off' AND reason <> '' FROM outbox.workers WHERE process = 'outbox worker'$$);
 SELECT state FROM outbox.messages;
 SELECT * FROM outbox.dead_letters;
 

@@ -18,11 +18,13 @@ FROM pg_class c JOIN pg_attribute a ON attrelid = c.oid AND attnum > 0 AND NOT a
 WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'v' AND relname NOT LIKE '\_%'
 ORDER BY relname, attnum;
 
--- One worker, which says what it misses.
-SELECT eventually($$SELECT state = 'unconfigured' FROM outbox.workers$$);
-SELECT worker, state, reason, pid IS NOT NULL AS has_pid, since IS NOT NULL AS has_since, cardinality(lanes) AS lanes FROM outbox.workers;
+-- One worker, which says what it misses, and maintenance, which misses nothing.
+SELECT eventually($$SELECT state = 'unconfigured' FROM outbox.workers WHERE process = 'outbox worker'$$);
+SELECT eventually($$SELECT state = 'idle' FROM outbox.workers WHERE process = 'outbox maintenance'$$);
+SELECT process, worker, state, reason, pid IS NOT NULL AS has_pid, since IS NOT NULL AS has_since, cardinality(lanes) AS lanes FROM outbox.workers;
 -- Others see it too.
-SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'outbox worker';
+SELECT backend_type, count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type IN ('outbox worker', 'outbox maintenance')
+GROUP BY backend_type ORDER BY backend_type;
 
 -- A lane is there from the first message on.
 BEGIN;
@@ -62,7 +64,7 @@ SELECT eventually($$SELECT pending = 5 FROM outbox.lanes$$);
 
 SET outbox.allow_data_loss = on;
 DROP EXTENSION outbox;
--- The worker goes with the extension.
+-- The processes go with the extension.
 SELECT eventually($$SELECT count(*) = 0 FROM pg_stat_activity
-                    WHERE datname = current_database() AND backend_type = 'outbox worker'$$);
+                    WHERE datname = current_database() AND backend_type LIKE 'outbox %'$$);
 DROP FUNCTION eventually;

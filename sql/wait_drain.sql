@@ -14,7 +14,7 @@ BEGIN
   RETURN reached;
 END
 $$;
-SELECT eventually($$SELECT state = 'unconfigured' FROM outbox.workers$$);
+SELECT eventually($$SELECT state = 'unconfigured' FROM outbox.workers WHERE process = 'outbox worker'$$);
 \pset null '(null)'
 
 -- Nothing was committed, so everything is published.

@@ -63,6 +63,7 @@ void before_commit() {
 void wake_workers(shared::Database* database) {
   for (int i = 0; i < settings::max_lanes; i++)
     if (innermost->messages[i] != 0) shared::wake_worker_for_commit(database, i);
+  shared::wake_maintenance(database, shared::told_of_messages);
 }
 
 void after_end(bool committed) {

@@ -16,7 +16,7 @@ shmem_request_hook_type previous_request_hook = nullptr;
 #endif
 
 Size workers_offset() { return MAXALIGN(sizeof(Database)); }
-Size lanes_offset() { return workers_offset() + MAXALIGN(sizeof(Worker)) * settings::max_workers_per_database; }
+Size lanes_offset() { return workers_offset() + MAXALIGN(sizeof(Worker)) * processes_each(); }
 Size slot_size() { return CACHELINEALIGN(lanes_offset() + MAXALIGN(sizeof(Lane)) * settings::max_lanes); }
 Size header_size() { return CACHELINEALIGN(sizeof(Shared)); }
 Size total_size() { return add_size(header_size(), mul_size(slot_size(), settings::max_databases)); }
@@ -51,8 +51,10 @@ void clear_counters(Database* database) {
 void initialize_database(Database* database) {
   pg_atomic_init_u32(&database->oid, InvalidOid);
   pg_atomic_init_u32(&database->evictions, 0);
+  pg_atomic_init_u32(&database->abandoned, 0);
   pg_atomic_init_u32(&database->segment_wanted, 0);
   pg_atomic_init_u32(&database->workers_changed, 0);
+  pg_atomic_init_u32(&database->progress_wanted, 0);
   pg_atomic_init_u64(&database->requested_sync, 0);
   pg_atomic_init_u64(&database->completed_sync, 0);
   pg_atomic_init_u64(&database->counted_since, 0);
@@ -60,7 +62,7 @@ void initialize_database(Database* database) {
   pg_atomic_init_u64(&database->awaiting_adoption, 0);
   pg_atomic_init_u64(&database->backlog_warned_at, 0);
   ConditionVariableInit(&database->moved);
-  for (int i = 0; i < settings::max_workers_per_database; i++) {
+  for (int i = 0; i < processes_each(); i++) {
     Worker* worker = worker_at(database, i);
     pg_atomic_init_u32(&worker->pid, 0);
     pg_atomic_init_u32(&worker->told, 0);
@@ -88,7 +90,6 @@ void start_up() {
     instance->lock = &GetNamedLWLockTranche("outbox")->lock;
     instance->initialized_at = GetCurrentTimestamp();
     instance->databases = settings::max_databases;
-    instance->workers_each = settings::max_workers_per_database;
     instance->lanes_each = settings::max_lanes;
     pg_atomic_init_u32(&instance->launcher_pid, 0);
     pg_atomic_init_u32(&instance->databases_changed, 1);
@@ -154,12 +155,12 @@ Database* claim(Oid database) {
   if (!slot) {
     slot = find(InvalidOid);
     if (slot) {
-      for (int i = 0; i < instance->workers_each; i++) {
+      for (int i = 0; i < processes_each(); i++) {
         Worker* worker = worker_at(slot, i);
         worker->latch = nullptr;
         worker->state = WorkerState::not_running;
         worker->since = GetCurrentTimestamp();
-        strlcpy(worker->reason, "the worker is being started", sizeof worker->reason);
+        strlcpy(worker->reason, "the process is being started", sizeof worker->reason);
       }
       clear_counters(slot);
       pg_atomic_write_u64(&slot->requested_sync, 0);
@@ -173,6 +174,7 @@ Database* claim(Oid database) {
       pg_atomic_write_u32(&slot->oid, database);
     }
   }
+  if (slot) pg_atomic_write_u32(&slot->abandoned, 0);
   LWLockRelease(instance->lock);
   if (!slot) pg_atomic_write_u32(&instance->claims_refused, 1);
   return slot;
@@ -182,6 +184,25 @@ void release(Database* database) {
   LWLockAcquire(instance->lock, LW_EXCLUSIVE);
   pg_atomic_write_u32(&database->oid, InvalidOid);
   LWLockRelease(instance->lock);
+}
+
+bool release_abandoned(Database* database) {
+  LWLockAcquire(instance->lock, LW_EXCLUSIVE);
+  const bool abandoned = pg_atomic_exchange_u32(&database->abandoned, 0) != 0;
+  if (abandoned) pg_atomic_write_u32(&database->oid, InvalidOid);
+  LWLockRelease(instance->lock);
+  return abandoned;
+}
+
+int workers_each() { return settings::max_workers_per_database; }
+int maintenance_index() { return workers_each(); }
+int archive_index() { return workers_each() + 1; }
+int processes_each() { return workers_each() + 2; }
+
+bool someone_there(Database* database) {
+  for (int i = 0; i < processes_each(); i++)
+    if (pg_atomic_read_u32(&worker_at(database, i)->pid) != 0) return true;
+  return false;
 }
 
 Worker* worker_at(Database* database, int index) {
@@ -236,9 +257,9 @@ void wake_worker(Database* database) {
   // Pairs with the worker, which publishes its latch before its first snapshot: either we see the latch, or that
   // snapshot sees our commit.
   pg_memory_barrier();
-  for (int i = 0; i < instance->workers_each; i++) {
+  for (int i = 0; i < processes_each(); i++) {
     Worker* worker = worker_at(database, i);
-    pg_atomic_write_u32(&worker->told, 1);
+    (void)pg_atomic_fetch_or_u32(&worker->told, told_of_messages);
     Latch* latch = worker->latch;
     if (latch) SetLatch(latch);
   }
@@ -259,6 +280,14 @@ void wake_worker_for_commit(Database* database, int lane) {
 void share_lanes_anew(Database* database) {
   pg_atomic_fetch_add_u32(&database->workers_changed, 1);
   wake_worker(database);
+}
+
+void wake_maintenance(Database* database, uint32 of) {
+  Worker* maintenance = worker_at(database, maintenance_index());
+  if ((pg_atomic_read_u32(&maintenance->told) & of) != 0) return;
+  if ((pg_atomic_fetch_or_u32(&maintenance->told, of) & of) != 0) return;
+  Latch* latch = maintenance->latch;
+  if (latch) SetLatch(latch);
 }
 
 void wake_launcher() {

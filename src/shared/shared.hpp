@@ -49,6 +49,7 @@ enum class WorkerState : uint32_t {
 };
 const char* state_name(WorkerState state);
 
+// The place of one process of a database.
 struct Worker {
   pg_atomic_uint32 pid;      // 0: nobody
   Latch* latch;              // of a PGPROC, which outlives the process; under Shared::lock for writing
@@ -64,9 +65,12 @@ struct Worker {
 struct Database {
   pg_atomic_uint32 oid;
   pg_atomic_uint32 evictions;       // > 0: somebody needs the database without our processes (DROP, RENAME, TEMPLATE)
+  pg_atomic_uint32 abandoned;       // a process of ours found no extension: to be released when all have left
   pg_atomic_uint32 segment_wanted;  // an enqueuer waits for the first segment
   pg_atomic_uint32
-      workers_changed;              // raised when a worker comes, leaves, or gives a lane up: lanes are shared out anew
+      workers_changed;  // raised when a worker comes, leaves, or gives a lane up: lanes are shared out anew
+  // Maintenance raises it: each publishing worker shall write down how far its lanes are, though nothing was published.
+  pg_atomic_uint32 progress_wanted;
   pg_atomic_uint64 requested_sync;  // outbox.drain() raises it
   pg_atomic_uint64 completed_sync;  // fulfilled while there was no lane at all
   pg_atomic_uint64 counted_since;
@@ -85,7 +89,6 @@ struct Shared {
   pg_atomic_uint32 claims_refused;     // a database found no slot: to be asked again when one is free
   TimestampTz initialized_at;          // later than the start of the postmaster: after a crash
   int databases;
-  int workers_each;
   int lanes_each;
 };
 
@@ -100,8 +103,17 @@ Database* find(Oid database);
 // The slot, taken if there is none; nullptr if outbox.max_databases are in use.
 Database* claim(Oid database);
 void release(Database* database);
+// Unless the extension was created again meanwhile. True: it is free now.
+bool release_abandoned(Database* database);
 
+// The publishing workers come first, then one process of each other kind.
+int workers_each();
+int maintenance_index();
+int archive_index();
+int processes_each();
 Worker* worker_at(Database* database, int index);
+// A process has its place and may still be about to leave it.
+bool someone_there(Database* database);
 Lane* lane_at(Database* database, int lane);
 // To be called before the first message of a lane is counted.
 void use_lane(Database* database, int lane);
@@ -116,11 +128,17 @@ Backlog backlog_of(Database* database);
 // The extension was dropped and created again: what was pending is gone.
 void forget_backlog(Database* database);
 
+// All processes that look at the database.
 void wake_worker(Database* database);
 // The worker that has the lane, for a commit; cheap when many come at a time.
 void wake_worker_for_commit(Database* database, int lane);
 // A worker came or left, or gave a lane up.
 void share_lanes_anew(Database* database);
+// What Worker::told of maintenance says: something was enqueued; progress that it had asked for was written.
+constexpr uint32 told_of_messages = 1;
+constexpr uint32 told_of_progress = 2;
+// Cheap when many come at a time.
+void wake_maintenance(Database* database, uint32 of);
 void wake_launcher();
 void set_worker_state(Worker* worker, WorkerState state, const char* reason);
 

@@ -23,7 +23,7 @@ bool is_there(shared::Database* database, int worker) {
 std::size_t Worker::fair_share() const {
   std::size_t workers = 0;
   std::size_t before = 0;
-  for (int i = 0; i < shared::get()->workers_each; i++) {
+  for (int i = 0; i < shared::workers_each(); i++) {
     if (i != number_ && !is_there(database_, i)) continue;
     workers++;
     if (i < number_) before++;

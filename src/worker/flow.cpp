@@ -84,7 +84,6 @@ void Worker::read_lane(Lane& lane, const Lane::Moment& moment, bool count_only) 
   lane.expect(batch.get());
   memory_used_ += batch->cost();
   batches_.push_back(std::move(batch));
-  active_ = true;
 }
 
 // A roll is visible to the snapshot before its invalidation reaches us. A segment that we do not know would be stepped

@@ -91,20 +91,14 @@ bool is_commit_prepared(Node* statement) {
          reinterpret_cast<TransactionStmt*>(statement)->kind == TRANS_STMT_COMMIT_PREPARED;
 }
 
-bool someone_there(shared::Database* database) {
-  for (int i = 0; i < shared::get()->workers_each; i++)
-    if (pg_atomic_read_u32(&shared::worker_at(database, i)->pid) != 0) return true;
-  return false;
-}
-
-// The worker sees the eviction count after it has shown its pid, and we read the pids after raising the count: one of the
+// A process sees the eviction count after it has shown its pid, and we read the pids after raising the count: one of the
 // two notices the other.
 void send_away(shared::Database* database) {
   constexpr long patience_ms = 10'000;
   const TimestampTz give_up = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), patience_ms);
   ConditionVariablePrepareToSleep(&database->moved);
-  while (someone_there(database) && GetCurrentTimestamp() < give_up) {
-    for (int i = 0; i < shared::get()->workers_each; i++) {
+  while (shared::someone_there(database) && GetCurrentTimestamp() < give_up) {
+    for (int i = 0; i < shared::processes_each(); i++) {
       shared::Worker* worker = shared::worker_at(database, i);
       const auto pid = static_cast<pid_t>(pg_atomic_read_u32(&worker->pid));
       if (pid == 0) continue;

@@ -1,5 +1,6 @@
-// The launcher, one a server: finds the databases that have the extension and keeps a worker running for each. It is
-// connected to no database. Each turn it compares what should run with what runs; it does not only react.
+// The launcher, one a server: finds the databases that have the extension and keeps workers and a maintenance process
+// running for each. It is connected to no database. Each turn it compares what should run with what runs; it does not only
+// react.
 #include <algorithm>
 #include <vector>
 
@@ -20,19 +21,29 @@ namespace {
 constexpr long scan_interval_ms = 30'000;
 constexpr long first_pause_ms = 500;
 constexpr long longest_pause_ms = 30'000;
+constexpr long retry_ms = 5'000;  // where max_worker_processes is short
 
-// One slot of shared memory as the launcher keeps it.
+// One process of one database.
 struct Child {
-  Oid database = InvalidOid;
   BackgroundWorkerHandle* handle = nullptr;
   TimestampTz next_start = 0;
   long pause_ms = 0;
+  bool starved = false;  // there was no slot of max_worker_processes for it
 };
 
-pid_t worker_pid(std::size_t slot) {
-  return static_cast<pid_t>(
-      pg_atomic_read_u32(&shared::worker_at(shared::database_at(static_cast<int>(slot)), 0)->pid));
+// One slot of shared memory as the launcher keeps it.
+struct Served {
+  Oid database = InvalidOid;
+  std::vector<Child> children;  // in the order of shared::worker_at(); the archive process is maintenance's own
+};
+
+pid_t pid_of(shared::Database* database, int process) {
+  return static_cast<pid_t>(pg_atomic_read_u32(&shared::worker_at(database, process)->pid));
 }
+
+bool is_maintenance(int process) { return process == shared::maintenance_index(); }
+
+bool is_wanted(int process) { return is_maintenance(process) || process < settings::workers_per_database; }
 
 // Databases that allow connections and are no templates.
 std::vector<Oid> databases_to_serve() {
@@ -69,7 +80,8 @@ std::vector<Oid> databases_to_serve() {
 
 class Launcher {
  public:
-  Launcher() : children_(static_cast<std::size_t>(settings::max_databases)) {
+  Launcher() : served_(static_cast<std::size_t>(settings::max_databases)) {
+    for (Served& each : served_) each.children.resize(static_cast<std::size_t>(shared::maintenance_index() + 1));
     // After a crash of the server: should a worker be the cause, sessions have some time between two crashes.
     constexpr long pause_ms = 1500;
     constexpr long start_up_ms = 10'000;
@@ -83,20 +95,16 @@ class Launcher {
       next_scan_ = TimestampTzPlusMilliseconds(now, scan_interval_ms);
       scan();
     }
-    probes_.turn();
-    for (std::size_t i = 0; i < children_.size(); i++) reconcile(children_[i], static_cast<int>(i));
+    for (int i = 0; i < settings::max_databases; i++) look_after(i);
+    start_what_is_missing();
   }
 
   [[nodiscard]] long sleep_ms() const {
     const TimestampTz now = GetCurrentTimestamp();
     TimestampTz wake = probes_.wake_at(next_scan_);
-    for (std::size_t i = 0; i < children_.size(); i++) {
-      const Child& child = children_[i];
-      // While somebody needs the database alone, its end wakes us.
-      const bool evicted = pg_atomic_read_u32(&shared::database_at(static_cast<int>(i))->evictions) != 0;
-      if (OidIsValid(child.database) && !evicted && !is_running(child.handle) && worker_pid(i) == 0)
-        wake = std::min(wake, std::max({child.next_start, not_before_, now}));
-    }
+    for (int i = 0; i < settings::max_databases; i++)
+      for (int process = 0; process <= shared::maintenance_index(); process++)
+        if (is_missing(i, process)) wake = std::min(wake, start_at(i, process));
     return std::clamp(TimestampDifferenceMilliseconds(now, wake), 10L, scan_interval_ms);
   }
 
@@ -112,62 +120,153 @@ class Launcher {
     }
   }
 
-  void reconcile(Child& child, int index) {
-    shared::Database* database = shared::database_at(index);
-    const Oid oid = pg_atomic_read_u32(&database->oid);
-    const TimestampTz now = GetCurrentTimestamp();
-    const bool condemned = std::find(condemned_.begin(), condemned_.end(), oid) != condemned_.end();
-    if (is_running(child.handle)) {
-      if (condemned || child.database != oid) TerminateBackgroundWorker(child.handle);
-      return;
-    }
-    if (child.handle) ended(child, database, now);
-    if (oid != child.database) {
-      // A worker gives its slot back when it finds no extension; one created at that very moment is found by a probe.
-      probes_.forget(child.database);
-      if (pg_atomic_exchange_u32(&shared::get()->claims_refused, 0) != 0) probes_.forget_all();
-      next_scan_ = std::min(next_scan_, now);
-      child = Child{.database = oid};
-    }
-    // A worker that an earlier launcher started is not ours to wait for, but it is there; it wakes us when it leaves.
-    const pid_t occupant = worker_pid(static_cast<std::size_t>(index));
-    if (occupant != 0 && condemned) kill(occupant, SIGTERM);
-    if (!OidIsValid(oid) || occupant != 0) return;
-    if (condemned) {
-      // Dropped, or no longer to be connected to. Only an empty slot may be given to another database.
-      pg::call([database] { shared::release(database); });
-      std::erase(condemned_, oid);
-      return;
-    }
-    if (pg_atomic_read_u32(&database->evictions) != 0 || now < std::max(child.next_start, not_before_)) return;
-    child.handle = start_process({"outbox_worker_main", "outbox worker", oid, index});
-    if (child.handle) return;
-    child.next_start = TimestampTzPlusMilliseconds(now, 5000);
-    pg::call([database] {
-      shared::set_worker_state(shared::worker_at(database, 0), shared::WorkerState::not_running,
-                               "all slots of max_worker_processes are in use: raise it and restart the server");
-    });
+  [[nodiscard]] Served& served(int index) { return served_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] const Child& child(int index, int process) const {
+    return served_[static_cast<std::size_t>(index)].children[static_cast<std::size_t>(process)];
   }
 
-  // A worker that ends before it has done anything is started again later and later; one that was terminated, at once.
-  static void ended(Child& child, shared::Database* database, TimestampTz now) {
+  // Ends what should not run, and notes what has ended.
+  void look_after(int index) {
+    Served& of = served(index);
+    shared::Database* database = shared::database_at(index);
+    const Oid oid = pg_atomic_read_u32(&database->oid);
+    const bool condemned = std::find(condemned_.begin(), condemned_.end(), oid) != condemned_.end();
+    const bool abandoned = pg_atomic_read_u32(&database->abandoned) != 0;
+    const bool all = condemned || abandoned || of.database != oid;
+    bool any = false;
+    // The highest number first: the lowest keep what they have.
+    for (int process = shared::maintenance_index(); process >= 0; process--) {
+      Child& its = of.children[static_cast<std::size_t>(process)];
+      const bool unwanted = all || !is_wanted(process);
+      if (!is_running(its.handle)) {
+        if (its.handle) ended(its, database, process, of.database == oid);
+      } else {
+        any = true;
+        if (unwanted) TerminateBackgroundWorker(its.handle);
+      }
+    }
+    if (of.database != oid && !any) served_another(of, oid);
+    end_strangers(database, condemned || abandoned);
+    if ((condemned || abandoned) && !any && !shared::someone_there(database)) give_up(database, oid, condemned);
+  }
+
+  // A database lost its slot when our processes found no extension; one created at that very moment is found by a probe.
+  void served_another(Served& of, Oid oid) {
+    probes_.forget(of.database);
+    if (pg_atomic_exchange_u32(&shared::get()->claims_refused, 0) != 0) probes_.forget_all();
+    next_scan_ = 0;
+    of.database = oid;
+    for (Child& each : of.children) each = Child{};
+  }
+
+  // What an earlier launcher or a maintenance process started is not ours to wait for, but it wakes us when it leaves.
+  static void end_strangers(shared::Database* database, bool all) {
+    for (int process = shared::processes_each() - 1; process >= 0; process--) {
+      const bool unwanted = all || (process < shared::workers_each() && !is_wanted(process));
+      const pid_t pid = pid_of(database, process);
+      if (unwanted && pid != 0) kill(pid, SIGTERM);
+    }
+  }
+
+  // Only an empty slot may be given to another database.
+  void give_up(shared::Database* database, Oid oid, bool condemned) {
+    if (condemned) {  // dropped, or no longer to be connected to
+      pg::call([database] { shared::release(database); });
+      std::erase(condemned_, oid);
+    } else {
+      (void)pg::call([database] { return shared::release_abandoned(database); });
+    }
+    next_scan_ = 0;
+  }
+
+  // Where max_worker_processes is short, publishing comes first: of each database one worker, then the others, and only
+  // then maintenance.
+  void start_what_is_missing() {
+    short_of_slots_ = false;
+    for (int process = 0; process < shared::workers_each(); process++)
+      for (int i = 0; i < settings::max_databases; i++) start_if_due(i, process);
+    probes_.turn();
+    if (probes_.take_starved() || short_of_slots_) make_room();
+    for (int i = 0; i < settings::max_databases; i++) start_if_due(i, shared::maintenance_index());
+  }
+
+  [[nodiscard]] bool is_missing(int index, int process) const {
+    shared::Database* database = shared::database_at(index);
+    const Oid oid = pg_atomic_read_u32(&database->oid);
+    // While somebody needs the database alone, its end wakes us.
+    const bool alone = pg_atomic_read_u32(&database->evictions) != 0 || pg_atomic_read_u32(&database->abandoned) != 0;
+    return OidIsValid(oid) && !alone && served_[static_cast<std::size_t>(index)].database == oid &&
+           is_wanted(process) && !is_running(child(index, process).handle) && pid_of(database, process) == 0 &&
+           std::find(condemned_.begin(), condemned_.end(), oid) == condemned_.end();
+  }
+
+  [[nodiscard]] TimestampTz start_at(int index, int process) const {
+    return std::max({child(index, process).next_start, not_before_, is_maintenance(process) ? room_at_ : 0});
+  }
+
+  void start_if_due(int index, int process) {
+    const TimestampTz now = GetCurrentTimestamp();
+    if (!is_missing(index, process)) return;
+    Child& its = served(index).children[static_cast<std::size_t>(process)];
+    shared::Database* database = shared::database_at(index);
+    if (now >= start_at(index, process)) {
+      const bool maintenance = is_maintenance(process);
+      its.handle = start_process({.function = maintenance ? "outbox_maintenance_main" : "outbox_worker_main",
+                                  .type = maintenance ? maintenance_type : worker_type,
+                                  .database = served(index).database,
+                                  .slot = index,
+                                  .process = process});
+      its.starved = !its.handle;
+      if (its.handle) return;
+      its.next_start = TimestampTzPlusMilliseconds(now, retry_ms);
+      short_of_slots_ |= !maintenance;
+    } else if (!is_maintenance(process) || now >= room_at_) {
+      return;
+    }
+    show(database, process, no_process_slot);
+  }
+
+  // Ends one maintenance process, so that one that publishes can start.
+  void make_room() {
+    const TimestampTz now = GetCurrentTimestamp();
+    room_at_ = TimestampTzPlusMilliseconds(now, 2 * retry_ms);
+    for (Served& of : served_) {
+      BackgroundWorkerHandle* handle = of.children.back().handle;
+      if (!is_running(handle)) continue;
+      TerminateBackgroundWorker(handle);
+      constexpr long soon_ms = 200;
+      const TimestampTz soon = TimestampTzPlusMilliseconds(now, soon_ms);
+      probes_.turn_at(soon);
+      for (Served& each : served_)
+        for (Child& its : each.children)
+          if (its.starved && &its != &each.children.back()) its.next_start = soon;
+      return;
+    }
+  }
+
+  // A process that ends before it has done anything is started again later and later; one that was terminated, at once.
+  static void ended(Child& child, shared::Database* database, int process, bool served) {
     pfree(child.handle);
     child.handle = nullptr;
-    if (pg_atomic_exchange_u32(&shared::worker_at(database, 0)->healthy, 0) != 0)
+    if (pg_atomic_exchange_u32(&shared::worker_at(database, process)->healthy, 0) != 0)
       child.pause_ms = 0;
     else
       child.pause_ms = std::clamp(child.pause_ms * 2, first_pause_ms, longest_pause_ms);
-    child.next_start = TimestampTzPlusMilliseconds(now, child.pause_ms);
-    if (pg_atomic_read_u32(&database->oid) != child.database) return;
-    pg::call([database] {
-      shared::set_worker_state(shared::worker_at(database, 0), shared::WorkerState::not_running,
-                               "the worker has ended and will be started again, see the server log");
+    child.next_start = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), child.pause_ms);
+    if (served) show(database, process, "the process has ended and will be started again, see the server log");
+  }
+
+  static void show(shared::Database* database, int process, const char* reason) {
+    pg::call([=] {
+      shared::set_worker_state(shared::worker_at(database, process), shared::WorkerState::not_running, reason);
     });
   }
 
-  std::vector<Child> children_;
+  std::vector<Served> served_;
   std::vector<Oid> condemned_;  // in a slot, but not to be served any more
   Probes probes_;
+  bool short_of_slots_ = false;
+  TimestampTz room_at_ = 0;  // no maintenance before: a process that publishes lacks a slot
   TimestampTz not_before_ = 0;
   TimestampTz next_scan_ = 0;
 };

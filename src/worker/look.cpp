@@ -1,9 +1,7 @@
 // Gets what the catalogs say: is the extension there, may this database publish, which segments, lanes and Kafka settings
 // are there. Hands on a Situation, and lets go of what does not hold any more.
 #include "pg/lookup.hpp"
-#include "segment/identity.hpp"
 #include "settings.hpp"
-#include "version.hpp"
 #include "worker/kafka_server.hpp"
 #include "worker/transaction.hpp"
 #include "worker/worker.hpp"
@@ -12,74 +10,6 @@ namespace outbox::worker {
 
 using namespace std::chrono_literals;
 using shared::WorkerState;
-
-namespace {
-
-// Server code.
-struct Look {
-  bool extension = false;
-  Oid extension_oid = InvalidOid;
-  bool paused = false;
-  char version[64] = "";
-  const char* missing = nullptr;  // a part of it that somebody has dropped or renamed
-  identity::Verdict verdict = identity::Verdict::none_yet;
-  int32 generation = 0;
-  char why[256] = "";
-};
-
-bool table_has_row(const char* name) {
-  Oid oid = pg::relation_oid(name);
-  Relation relation = OidIsValid(oid) ? pg::try_open(oid, AccessShareLock) : nullptr;
-  if (!relation) return false;
-  SysScanDesc scan = systable_beginscan(relation, InvalidOid, false, GetActiveSnapshot(), 0, nullptr);
-  const bool found = HeapTupleIsValid(systable_getnext(scan));
-  systable_endscan(scan);
-  table_close(relation, AccessShareLock);
-  return found;
-}
-
-const char* missing_part() {
-  static const char* const parts[] = {"_identity", "_segment",    "_segment_event", "_layout",      "_lane",
-                                      "_message",  "_message_id", "_progress",      "_dead_letter", "_pause"};
-  for (const char* part : parts)
-    if (!OidIsValid(pg::relation_oid(part))) return part;
-  return nullptr;
-}
-
-Look look_at_catalogs() {
-  Look found;
-  const char* version = pg::extension_version();
-  found.extension = version != nullptr;
-  if (!found.extension) return found;
-  strlcpy(found.version, version, sizeof found.version);
-  found.extension_oid = pg::extension_oid();
-  if ((found.missing = missing_part()) != nullptr) return found;
-  found.paused = table_has_row("_pause");
-  found.verdict = identity::check(&found.generation, found.why, sizeof found.why);
-  if (found.verdict == identity::Verdict::promoted) identity::store_promoted(found.generation);
-  return found;
-}
-
-Situation situation_of(const Look& found) {
-  if (!found.extension) return {WorkerState::running, "", true};
-  if (found.missing)
-    return {WorkerState::incompatible,
-            std::string("outbox.") + found.missing +
-                " is missing: restore it, or give up what is in the outbox with SET outbox.allow_data_loss = on; "
-                "DROP EXTENSION outbox CASCADE; and create it again"};
-  if (strcmp(found.version, sql_version) != 0)
-    return {WorkerState::incompatible, std::string("the library is version ") + library_version +
-                                           " and needs SQL version " + sql_version + ", the database has " +
-                                           found.version +
-                                           ": ALTER EXTENSION outbox UPDATE, or install the matching library"};
-  if (found.verdict == identity::Verdict::foreign)
-    return {WorkerState::awaiting_adoption, std::string(found.why) + ": to publish from here, SELECT outbox.adopt()"};
-  if (found.paused) return {WorkerState::paused, "outbox.pause() was called: SELECT outbox.resume()"};
-  if (!settings::enabled) return {WorkerState::paused, "outbox.enabled is off"};
-  return {WorkerState::running, ""};
-}
-
-}  // namespace
 
 void Worker::look() {
   control_changed = false;
@@ -134,13 +64,11 @@ bool Worker::look_at_segments(Snapshot snapshot) {
   std::optional<std::int32_t> layout;
   std::vector<claim::Leaf> leaves;
   std::vector<claim::Leaf> waiting;
-  rolled_segments_ = false;
   for (int i = 0; i < found.rows.count; i++) {
     const segment::Row& row = found.rows.rows[i];
     if (row.generation != group_.generation || row.state == segment::State::drained) continue;
     if (!layout) layout = row.layout;
     (row.layout == *layout ? leaves : waiting).push_back({row.segment, found.tables[i], 0});
-    if (row.state == segment::State::rolled) rolled_segments_ = true;
   }
   if (layout && *layout != group_.layout && !lanes_.empty()) return false;
   newest_segment_ = found.rows.count > 0 ? found.rows.rows[found.rows.count - 1].segment : 0;

@@ -10,8 +10,7 @@ extern "C" PGDLLEXPORT void outbox_probe_main(Datum argument);
 
 void outbox_probe_main(Datum) {
   using namespace outbox;
-  Oid database;
-  memcpy(&database, MyBgworkerEntry->bgw_extra, sizeof database);
+  const Oid database = worker::given().database;
   pqsignal(SIGTERM, die);
   BackgroundWorkerUnblockSignals();
   worker::fix_transactions();

@@ -27,7 +27,8 @@ void Probes::turn() {
   if (due == waiting_.end()) return;
   probing_ = due->database;
   pg_atomic_write_u32(&shared::get()->probed, InvalidOid);
-  probe_ = start_process({"outbox_probe_main", "outbox probe", probing_, 0});
+  probe_ = start_process({.function = "outbox_probe_main", .type = "outbox probe", .database = probing_});
+  starved_ = !probe_;
   if (!probe_) next_ = TimestampTzPlusMilliseconds(now, 5000);
 }
 

@@ -2,6 +2,8 @@
 // once. One at a time: a server can have thousands of databases.
 #pragma once
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "worker/process.hpp"
@@ -15,6 +17,10 @@ class Probes {
   void turn();
   // When turn() wants to be called, at the latest.
   [[nodiscard]] TimestampTz wake_at(TimestampTz latest) const;
+
+  // Whether there was no slot of max_worker_processes for one since the last call.
+  [[nodiscard]] bool take_starved() { return std::exchange(starved_, false); }
+  void turn_at(TimestampTz when) { next_ = std::min(next_, when); }
 
   // Looked into again with the next know().
   void forget(Oid database) { std::erase(done_, database); }
@@ -34,6 +40,7 @@ class Probes {
   BackgroundWorkerHandle* probe_ = nullptr;
   Oid probing_ = InvalidOid;
   TimestampTz next_ = 0;
+  bool starved_ = false;
 };
 
 }  // namespace outbox::worker

@@ -39,8 +39,9 @@ bool start_in_top_context(const Start& start, BackgroundWorkerHandle** handle) {
   strlcpy(worker.bgw_function_name, start.function, sizeof worker.bgw_function_name);
   pg_snprintf(worker.bgw_name, sizeof worker.bgw_name, "%s for database %u", start.type, start.database);
   strlcpy(worker.bgw_type, start.type, sizeof worker.bgw_type);
-  worker.bgw_main_arg = Int32GetDatum(start.slot);
-  memcpy(worker.bgw_extra, &start.database, sizeof start.database);
+  const Given extra{start.database, start.slot, start.process};
+  static_assert(sizeof extra <= sizeof worker.bgw_extra);
+  memcpy(worker.bgw_extra, &extra, sizeof extra);
   MemoryContext before = MemoryContextSwitchTo(TopMemoryContext);
   const bool started = RegisterDynamicBackgroundWorker(&worker, handle);
   MemoryContextSwitchTo(before);
@@ -60,6 +61,12 @@ void warn_no_slot() {
 }
 
 }  // namespace
+
+Given given() {
+  Given extra;
+  memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof extra);
+  return extra;
+}
 
 BackgroundWorkerHandle* start_process(const Start& start) {
   return pg::call([&start] {

@@ -6,6 +6,7 @@
 #include "settings.hpp"
 #include "shared/shared.hpp"
 #include "version.hpp"
+#include "worker/process.hpp"
 
 namespace outbox::worker {
 
@@ -16,11 +17,17 @@ ReturnSetInfo* begin_set(FunctionCallInfo fcinfo) {
   return reinterpret_cast<ReturnSetInfo*>(fcinfo->resultinfo);
 }
 
-void add_worker(ReturnSetInfo* result, int number, int pid, const char* state, const char* reason, TimestampTz since,
-                Datum lanes) {
-  Datum values[] = {Int32GetDatum(number),       Int32GetDatum(pid),         CStringGetTextDatum(state),
-                    CStringGetTextDatum(reason), TimestampTzGetDatum(since), lanes};
-  bool nulls[] = {false, pid == 0, false, reason[0] == '\0', since == 0, lanes == 0};
+// `number` 0: a process of which there is one.
+void add_process(ReturnSetInfo* result, const char* process, int number, int pid, const char* state, const char* reason,
+                 TimestampTz since, Datum lanes) {
+  Datum values[] = {CStringGetTextDatum(process),
+                    Int32GetDatum(number),
+                    Int32GetDatum(pid),
+                    CStringGetTextDatum(state),
+                    CStringGetTextDatum(reason),
+                    TimestampTzGetDatum(since),
+                    lanes};
+  bool nulls[] = {false, number == 0, pid == 0, false, reason[0] == '\0', since == 0, lanes == 0};
   tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
@@ -48,26 +55,42 @@ const char* why_no_worker() {
   return "all slots are in use: raise outbox.max_databases and restart the server";
 }
 
+const char* type_of(int process) {
+  if (process < shared::workers_each()) return worker_type;
+  return process == shared::maintenance_index() ? maintenance_type : archive_type;
+}
+
+// Whether there should be one all the time.
+bool is_expected(int process) {
+  return process < settings::workers_per_database ? process < shared::workers_each()
+                                                  : process == shared::maintenance_index();
+}
+
+void show_process(ReturnSetInfo* result, shared::Database* database, int process) {
+  shared::Worker* worker = shared::worker_at(database, process);
+  char reason[sizeof worker->reason];
+  LWLockAcquire(shared::get()->lock, LW_SHARED);
+  const auto pid = static_cast<int>(pg_atomic_read_u32(&worker->pid));
+  const shared::WorkerState state = worker->state;
+  const TimestampTz since = worker->since;
+  strlcpy(reason, worker->reason, sizeof reason);
+  LWLockRelease(shared::get()->lock);
+  if (pid == 0 && !is_expected(process)) return;
+  if (pid == 0 && pg_atomic_read_u32(&shared::get()->launcher_pid) == 0) strlcpy(reason, no_launcher, sizeof reason);
+  const bool publishes = process < shared::workers_each();
+  add_process(result, type_of(process), publishes ? process + 1 : 0, pid, shared::state_name(state), reason, since,
+              publishes ? lanes_of(database, pid) : 0);
+}
+
 Datum workers(PG_FUNCTION_ARGS) {
   ReturnSetInfo* result = begin_set(fcinfo);
-  shared::Database* database = shared::find(MyDatabaseId);
-  if (!database) {
-    add_worker(result, 1, 0, shared::state_name(shared::WorkerState::not_running), why_no_worker(), 0, 0);
+  if (shared::Database* database = shared::find(MyDatabaseId)) {
+    for (int process = 0; process < shared::processes_each(); process++) show_process(result, database, process);
     PG_RETURN_NULL();
   }
-  for (int i = 0; i < shared::get()->workers_each; i++) {
-    shared::Worker* worker = shared::worker_at(database, i);
-    char reason[sizeof worker->reason];
-    LWLockAcquire(shared::get()->lock, LW_SHARED);
-    const auto pid = static_cast<int>(pg_atomic_read_u32(&worker->pid));
-    const shared::WorkerState state = worker->state;
-    const TimestampTz since = worker->since;
-    strlcpy(reason, worker->reason, sizeof reason);
-    LWLockRelease(shared::get()->lock);
-    if (i > 0 && pid == 0) continue;
-    if (pid == 0 && pg_atomic_read_u32(&shared::get()->launcher_pid) == 0) strlcpy(reason, no_launcher, sizeof reason);
-    add_worker(result, i + 1, pid, shared::state_name(state), reason, since, lanes_of(database, pid));
-  }
+  const char* state = shared::state_name(shared::WorkerState::not_running);
+  add_process(result, worker_type, 1, 0, state, why_no_worker(), 0, 0);
+  add_process(result, maintenance_type, 0, 0, state, why_no_worker(), 0, 0);
   PG_RETURN_NULL();
 }
 

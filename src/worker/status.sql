@@ -49,18 +49,19 @@ LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reset_counters';
 COMMENT ON FUNCTION outbox.reset_counters() IS 'sets the counters published, bytes and failures of outbox.lanes to zero';
 
 CREATE FUNCTION outbox._workers(
-  OUT worker integer, OUT pid integer, OUT state text, OUT reason text, OUT since timestamptz, OUT lanes integer[])
+  OUT process text, OUT worker integer, OUT pid integer, OUT state text, OUT reason text, OUT since timestamptz, OUT lanes integer[])
 RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_workers';
-COMMENT ON FUNCTION outbox._workers() IS 'what this database''s workers do, from shared memory';
+COMMENT ON FUNCTION outbox._workers() IS 'what this database''s processes do, from shared memory';
 
 CREATE VIEW outbox.workers AS
-SELECT w.worker, w.pid, w.state, w.reason, w.since, w.lanes FROM outbox._workers() w;
-COMMENT ON VIEW outbox.workers IS 'the workers of this database: what they do and why';
-COMMENT ON COLUMN outbox.workers.worker IS 'number of the worker within this database';
+SELECT w.process, w.worker, w.pid, w.state, w.reason, w.since, w.lanes FROM outbox._workers() w;
+COMMENT ON VIEW outbox.workers IS 'the processes of this database: what they do and why; those that publish come first';
+COMMENT ON COLUMN outbox.workers.process IS '"outbox worker" publishes; "outbox maintenance" looks after the segments of the log; "outbox archive" is there while segments are archived';
+COMMENT ON COLUMN outbox.workers.worker IS 'number of a process that publishes, within this database; NULL for the others';
 COMMENT ON COLUMN outbox.workers.pid IS 'process id; NULL if none is running';
 COMMENT ON COLUMN outbox.workers.since IS 'since when it is in this state';
-COMMENT ON COLUMN outbox.workers.lanes IS 'lanes it has claimed';
+COMMENT ON COLUMN outbox.workers.lanes IS 'lanes it has claimed; NULL for processes that publish none';
 COMMENT ON COLUMN outbox.workers.state IS 'running, idle, backing_off, paused, unconfigured, awaiting_adoption, incompatible or not_running';
 COMMENT ON COLUMN outbox.workers.reason IS 'why it is in this state, and what to do, in words';
 

@@ -4,18 +4,12 @@
 
 #include <algorithm>
 
-#include "enqueue/message.hpp"
 #include "pg/lookup.hpp"
-#include "segment/upkeep.hpp"
-#include "worker/transaction.hpp"
 
 namespace outbox::worker {
 
 using namespace std::chrono_literals;
 using shared::WorkerState;
-
-bool control_changed = true;
-Oid watched_table = InvalidOid;
 
 namespace {
 
@@ -37,7 +31,10 @@ long ms_until(Clock::time_point when) {
 }  // namespace
 
 Worker::Worker(shared::Database* database, int number)
-    : database_(database), number_(number), self_(shared::worker_at(database, number)) {}
+    : database_(database),
+      number_(number),
+      self_(shared::worker_at(database, number)),
+      progress_noted_(pg_atomic_read_u32(&database->progress_wanted)) {}
 Worker::~Worker() = default;
 
 int Worker::wake_fd() const { return publisher_ ? publisher_->wake_fd() : -1; }
@@ -93,8 +90,6 @@ long Worker::sleep_ms() const {
   if ((want_read_ || told()) && may_read()) wake = std::min(wake, next_read());
   for (const auto& lane : lanes_)
     if (lane->has_progress()) wake = std::min(wake, lane->last_append + append_interval);
-  if (rolled_segments_ && situation_.may_publish()) wake = std::min(wake, next_upkeep_);
-  if (active_ && situation_.may_publish()) wake = std::min(wake, next_summary_);
   return ms_until(wake);
 }
 
@@ -106,15 +101,19 @@ bool Worker::turn(bool woken) {
     if (control_changed && !situation_.extension_gone) look();  // what we held is forgotten, now look at what is there
     if (situation_.extension_gone) return false;
     serve_segment_request();
-    if (want_read_ && may_read() && next_read() <= Clock::now()) read();
+    const std::uint32_t wanted = pg_atomic_read_u32(&database_->progress_wanted);
+    if (wanted != progress_noted_ && situation_.may_publish()) want_read_ = true;
+    if (want_read_ && may_read() && next_read() <= Clock::now()) {
+      read();
+      note_completed(wanted);
+    }
   }
   submit();
   take_reports();
   if (retry_at_ <= Clock::now()) {
     append_progress(false);
     give_up_left_lanes();
-    if (situation_.may_publish() && active_ && next_summary_ <= Clock::now()) summarize_segments();
-    if (situation_.may_publish() && next_upkeep_ <= Clock::now()) look_after_segments();
+    tell_maintenance();
     failures_ = 0;
   }
   if (memory_used_ >= worth_giving_back && idle()) give_back_memory();
@@ -155,38 +154,20 @@ void Worker::give_back_memory() {
   malloc_trim(0);
 }
 
-// The indexes by which a message is found by its id. Messages that are on their way come first.
-void Worker::summarize_segments() {
-  bool all = true;
-  for (const claim::Leaf& leaf : leaves_) {
-    Transaction transaction(true);
-    all &= upkeep_.summarize(leaf.table, {enqueue::Column::id});
-    all &= upkeep_.summarize(pg::call([&leaf] { return pg::leaf_oid("_progress", leaf.segment); }),
-                             {receipt::first_id_column, receipt::last_id_column});
-    transaction.commit();
-    if (!all) break;
-  }
-  active_ = !all;
-  const bool at_rest =
-      idle() && std::none_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->has_progress(); });
-  next_summary_ = Clock::now();
-  if (all)
-    next_summary_ += upkeep_interval;
-  else if (!at_rest)
-    next_summary_ += upkeep_beside_messages;
+// Nobody writes to a rolled segment any more, but the progress log may not say yet that the lanes are past that moment.
+// After a read: the snapshot that is written down must be later than the wish.
+void Worker::note_completed(std::uint32_t wanted) {
+  if (wanted == progress_noted_ || !situation_.may_publish()) return;
+  progress_noted_ = wanted;
+  for (const auto& lane : lanes_) lane->note_completed();
+  progress_told_ = false;
 }
 
-void Worker::look_after_segments() {
-  next_upkeep_ = Clock::now() + upkeep_interval;
-  if (!rolled_segments_ || lanes_.empty()) return;
-  Transaction transaction(true);
-  const segment::Drained result = upkeep_.mark_drained(group_.generation);
-  transaction.commit();
-  if (result.marked > 0) control_changed = true;
-  if (!result.behind) return;
-  // Nobody writes to the segment any more, but the progress log does not say yet that the lanes are past that moment.
-  for (const auto& lane : lanes_) lane->note_completed();
-  want_read_ = true;
+void Worker::tell_maintenance() {
+  const bool behind = std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->has_progress(); });
+  if (progress_told_ || behind) return;
+  progress_told_ = true;
+  shared::wake_maintenance(database_, shared::told_of_progress);
 }
 
 }  // namespace outbox::worker

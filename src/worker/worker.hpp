@@ -11,11 +11,12 @@
 #include "claim/batch.hpp"
 #include "claim/window.hpp"
 #include "publish/publisher.hpp"
-#include "segment/upkeep.hpp"
 #include "shared/shared.hpp"
 #include "worker/kafka_server.hpp"
 #include "worker/lane.hpp"
+#include "worker/life.hpp"
 #include "worker/pace.hpp"
+#include "worker/situation.hpp"
 
 namespace outbox::worker {
 
@@ -27,37 +28,24 @@ constexpr std::chrono::milliseconds append_interval{20};
 constexpr std::chrono::seconds look_interval{30};
 // A lane that is free and could not be claimed at once.
 constexpr std::chrono::seconds claim_interval{1};
-constexpr std::chrono::seconds upkeep_interval{5};
-constexpr std::chrono::milliseconds upkeep_beside_messages{250};  // some milliseconds of work each
 
-// What a look at the catalogs found.
-struct Situation {
-  shared::WorkerState state = shared::WorkerState::not_running;
-  std::string reason;
-  bool extension_gone = false;
-  [[nodiscard]] bool may_publish() const { return state == shared::WorkerState::running; }
-};
-
-// Lifetime: one process. Thread: the process's only one.
-class Worker {
+class Worker final : public Job {
  public:
   // `number`: among the database's workers, from 0.
   Worker(shared::Database* database, int number);
-  ~Worker();
+  ~Worker() override;
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // One turn of the loop: looks, reads, hands to Kafka, takes reports, writes progress. False: the extension is gone.
-  bool turn(bool woken);
-  // How long the loop may sleep, and on what.
-  [[nodiscard]] long sleep_ms() const;
-  [[nodiscard]] int wake_fd() const;
-  // After an error in turn(): what was sent stays known; database work waits for a moment.
-  void back_off(const char* why);
-  // Whether that is why it backs off already.
-  [[nodiscard]] bool says(const char* why) const;
-  // Takes the reports at hand, writes progress, ends the connection to Kafka; bounded.
-  void finish();
+  // Looks, reads, hands to Kafka, takes reports, writes progress. False: the extension is gone.
+  bool turn(bool woken) override;
+  [[nodiscard]] long sleep_ms() const override;
+  [[nodiscard]] int wake_fd() const override;
+  // What was sent stays known; database work waits for a moment.
+  void back_off(const char* why) override;
+  [[nodiscard]] bool says(const char* why) const override;
+  // Takes the reports at hand, writes progress, ends the connection to Kafka.
+  void finish() override;
 
  private:
   // look.cpp
@@ -91,8 +79,8 @@ class Worker {
   claim::Batch* batch_of(std::uint64_t ticket);
 
   // worker.cpp
-  void look_after_segments();
-  void summarize_segments();
+  void note_completed(std::uint32_t wanted);
+  void tell_maintenance();
   void give_back_memory();
   [[nodiscard]] bool has_room(const Lane& lane) const;
   [[nodiscard]] claim::Budget budget() const;
@@ -120,9 +108,8 @@ class Worker {
   std::int32_t newest_segment_ = 0;
   std::vector<std::int32_t> wanted_lanes_;
   std::uint32_t workers_seen_ = 0;
-  bool rolled_segments_ = false;
-  bool active_ = true;  // something was read since the last upkeep, or the last worker's upkeep did not come to it
-  segment::Upkeep upkeep_;
+  std::uint32_t progress_noted_;  // the newest Database::progress_wanted that is being fulfilled
+  bool progress_told_ = true;     // maintenance knows of it
   std::vector<std::unique_ptr<Lane>> lanes_;
   bool claiming_ = false;  // a claim outlives the transaction that failed before its lane was made
 
@@ -143,15 +130,8 @@ class Worker {
   Pace pace_;
   Clock::time_point reason_logged_{};
   Clock::time_point next_look_{};
-  Clock::time_point next_upkeep_{};
-  Clock::time_point next_summary_{};
   Clock::time_point retry_at_{};
   int failures_ = 0;
 };
-
-// Set by invalidation callbacks and signals: the worker looks at the catalogs again.
-extern bool control_changed;
-// outbox._segment: every change of ours that the worker must hear of invalidates it, see outbox._announce().
-extern Oid watched_table;
 
 }  // namespace outbox::worker

@@ -15,7 +15,7 @@ def server():
 
 
 def workers(cluster, database):
-    return cluster.sql("SELECT state, reason, pid FROM outbox.workers", dbname=database)
+    return cluster.sql("SELECT state, reason, pid FROM outbox.workers WHERE process = 'outbox worker'", dbname=database)
 
 
 def wait_state(cluster, database, *states, timeout=20):

@@ -127,17 +127,19 @@ SELECT is_empty(
 
 SELECT set_eq($$SELECT name FROM pg_settings WHERE name LIKE 'outbox.%'$$,
   ARRAY['outbox.enabled', 'outbox.server', 'outbox.max_message_bytes', 'outbox.max_databases', 'outbox.max_workers_per_database', 'outbox.max_lanes',
-        'outbox.allow_data_loss', 'outbox.backlog_limit', 'outbox.backlog_limit_action'], 'these are the settings');
+        'outbox.allow_data_loss', 'outbox.backlog_limit', 'outbox.backlog_limit_action', 'outbox.workers_per_database', 'outbox.segment_max_age',
+        'outbox.segment_max_size', 'outbox.retention', 'outbox.archive_mode'], 'these are the settings');
 SELECT is_empty($$SELECT name FROM pg_settings WHERE name LIKE 'outbox.%' AND coalesce(short_desc, '') = ''$$, 'every setting has a description');
 SELECT is((SELECT vartype || ' ' || context || ' ' || coalesce(unit, '-') || ' ' || boot_val FROM pg_settings WHERE name = 'outbox.' || s), declared, s)
 FROM (VALUES ('enabled', 'bool sighup - on'), ('server', 'string sighup - kafka'), ('max_message_bytes', 'integer sighup B 1000000'),
-             ('allow_data_loss', 'bool superuser - off'), ('backlog_limit', 'integer sighup - 0'),
-             ('backlog_limit_action', 'enum sighup - warn')) v (s, declared);
+             ('allow_data_loss', 'bool superuser - off'), ('backlog_limit', 'integer sighup - 0'), ('backlog_limit_action', 'enum sighup - warn'),
+             ('workers_per_database', 'integer sighup - 1'), ('segment_max_age', 'integer sighup s 86400'),
+             ('segment_max_size', 'integer sighup kB 1048576'), ('retention', 'integer sighup s 604800'), ('archive_mode', 'enum sighup - keep')) v (s, declared);
 SELECT is((SELECT vartype || ' ' || context FROM pg_settings WHERE name = 'outbox.' || s), 'integer postmaster', s)
 FROM unnest(ARRAY['max_databases', 'max_workers_per_database', 'max_lanes']) s;
 SELECT is_empty(
-  $$SELECT name, min_val, max_val FROM pg_settings WHERE name LIKE 'outbox.%' AND vartype = 'integer' 
-    AND (min_val::bigint < CASE name WHEN 'outbox.backlog_limit' THEN 0 ELSE 1 END OR max_val::bigint >= 2147483647)$$,
+  $$SELECT name, min_val, max_val FROM pg_settings WHERE name LIKE 'outbox.%' AND vartype = 'integer'
+    AND (min_val::bigint < CASE name WHEN 'outbox.backlog_limit' THEN 0 WHEN 'outbox.retention' THEN -1 ELSE 1 END OR max_val::bigint >= 2147483647)$$,
   'every number has bounds');
 
 -- ---- the rest
