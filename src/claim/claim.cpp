@@ -8,9 +8,11 @@ namespace outbox::claim {
 
 namespace {
 
+Oid lane_table = InvalidOid;  // as of the newest claim: a lane is given back outside a transaction
+
 LOCKTAG tag_of(int32 lane) {
   LOCKTAG tag;
-  SET_LOCKTAG_OBJECT(tag, MyDatabaseId, pg::relation_oid("_lane"), static_cast<Oid>(lane), 0);
+  SET_LOCKTAG_OBJECT(tag, MyDatabaseId, lane_table, static_cast<Oid>(lane), 0);
   tag.locktag_lockmethodid = USER_LOCKMETHOD;
   return tag;
 }
@@ -18,6 +20,7 @@ LOCKTAG tag_of(int32 lane) {
 // Server code. `count` at first: of the wanted lanes.
 void claim_into(int32* lanes, std::size_t* count, std::size_t most) {
   if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
+  lane_table = pg::relation_oid("_lane");
   auto* wanted = static_cast<Datum*>(palloc(sizeof(Datum) * *count));
   for (std::size_t i = 0; i < *count; i++) wanted[i] = Int32GetDatum(lanes[i]);
   Oid type = INT4ARRAYOID;

@@ -13,7 +13,7 @@ namespace outbox::claim {
 
 // Of these lanes those that were free and are now this process's, at most `most`. Needs SPI.
 std::vector<int32> claim_lanes(const std::vector<int32>& wanted, std::size_t most);
-// Gives one back.
+// Gives one back. Needs no transaction.
 void release_lane(int32 lane);
 // Gives back all lanes of this process. Needs no transaction: the extension may be gone.
 void release_lanes();
