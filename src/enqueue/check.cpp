@@ -13,6 +13,8 @@ bool legal_in_topic(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
 }
 
+}  // namespace
+
 void check_topic(const text* topic) {
   const char* name = VARDATA_ANY(topic);
   const int size = static_cast<int>(VARSIZE_ANY_EXHDR(topic));
@@ -33,6 +35,8 @@ void check_topic(const text* topic) {
                   errhint("A topic name has 1 to 249 of the characters a-z, A-Z, 0-9, \".\", \"_\" and \"-\".")));
 }
 
+namespace {
+
 void check_size(int64 size) {
   if (size <= settings::max_message_bytes) return;
   ereport(
@@ -43,22 +47,22 @@ void check_size(int64 size) {
        errhint("Raise outbox.max_message_bytes and the topic's max.message.bytes, or send a reference to the data.")));
 }
 
-void check_transaction() {
-  // In that order: on a standby the transaction is read-only as well, and the recovery is the reason to name.
-  PreventCommandDuringRecovery("outbox.enqueue()");
-  if (XactReadOnly)
-    ereport(ERROR, (errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
-                    errmsg("cannot execute %s in a read-only transaction", "outbox.enqueue()"),
-                    errdetail("A message is written in the caller's transaction."),
-                    errhint("Enqueue in a READ WRITE transaction.")));
-  PreventCommandIfParallelMode("outbox.enqueue()");
-}
-
 int64 size_of(const Field& field) {
   return field.null ? 0 : static_cast<int64>(toast_raw_datum_size(field.value)) - VARHDRSZ;
 }
 
 }  // namespace
+
+void check_transaction(const char* function) {
+  // In that order: on a standby the transaction is read-only as well, and the recovery is the reason to name.
+  PreventCommandDuringRecovery(function);
+  if (XactReadOnly)
+    ereport(ERROR, (errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+                    errmsg("cannot execute %s in a read-only transaction", function),
+                    errdetail("A message is written in the caller's transaction."),
+                    errhint("Enqueue in a READ WRITE transaction.")));
+  PreventCommandIfParallelMode(function);
+}
 
 void refuse_null_topic() {
   ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("topic must not be null"),
@@ -71,7 +75,7 @@ void check(const Message& message) {
   int64 size = size_of(message.payload) + size_of(message.key);
   if (!message.headers.null) size += check_headers(DatumGetJsonbP(message.headers.value));
   check_size(size);
-  check_transaction();
+  check_transaction("outbox.enqueue()");
 }
 
 }  // namespace outbox::enqueue

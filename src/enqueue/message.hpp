@@ -34,6 +34,8 @@ struct Message {
 
 // Refuses what cannot be published, and transactions that cannot write, with SQLSTATE, detail and hint.
 void check(const Message& message);
+void check_topic(const text* topic);
+void check_transaction(const char* function);
 [[noreturn]] void refuse_null_topic();
 // Bytes of names and values.
 int64 check_headers(Jsonb* headers);

@@ -47,7 +47,7 @@ SELECT m.segment, m.id, m.message_id, m.topic, outbox._text(m.key) AS key, outbo
        outbox._kafka_partition(m.segment, m.lane, m.xid, m.id) AS kafka_partition,
        outbox._kafka_offset(m.segment, m.lane, m.xid, m.id) AS kafka_offset
 FROM outbox._message m
-LEFT JOIN outbox._dead_letter d ON d.message_id = m.message_id
+LEFT JOIN outbox._dead_letter d ON d.message_id = m.message_id AND d.replayed = coalesce(m.headers ->> 'outbox-replayed', '')
 WHERE (d.message_id IS NULL OR d.id = m.id)
   AND outbox._message_state(m.segment, m.lane, m.xid, m.id) IS NOT NULL;
 COMMENT ON VIEW outbox._located_message IS 'messages with the place of their row';
@@ -57,7 +57,7 @@ SELECT l.message_id, l.topic, l.key, l.payload, l.key_bytes, l.payload_bytes, l.
        l.kafka_partition, l.kafka_offset
 FROM outbox._located_message l;
 COMMENT ON VIEW outbox.messages IS 'all messages that retention still has; INSERT INTO it enqueues (topic, key, payload, headers, or key_bytes, payload_bytes)';
-COMMENT ON COLUMN outbox.messages.message_id IS 'UUIDv7, the same as in the record header "id"';
+COMMENT ON COLUMN outbox.messages.message_id IS 'UUIDv7, the same as in the record header "id"; a copy that outbox.replay() made has that of the message';
 COMMENT ON COLUMN outbox.messages.key IS 'key as text, NULL where it is not text; the bytes are in key_bytes';
 COMMENT ON COLUMN outbox.messages.payload IS 'payload as text, NULL where it is not text; the bytes are in payload_bytes';
 COMMENT ON COLUMN outbox.messages.topic IS 'Kafka topic';
@@ -116,7 +116,7 @@ DECLARE
   candidate record;
 BEGIN
   SELECT s.last_value INTO newest_id FROM outbox._message_id s;
-  SELECT ARRAY[d.id] INTO ids FROM outbox._dead_letter d WHERE d.message_id = $1;
+  SELECT ARRAY[d.id] INTO ids FROM outbox._dead_letter d WHERE d.message_id = $1 AND d.replayed = '';
   IF ids IS NULL THEN
     ids := ARRAY(SELECT low_bits + (n << 32) FROM generate_series(newest_id >> 32, 0, -1) n);
   END IF;
@@ -137,7 +137,7 @@ BEGIN
   END LOOP;
 END
 $$;
-COMMENT ON FUNCTION outbox._find_id(uuid) IS 'where the row of a message is; the time and the low bits of the id are in the UUID';
+COMMENT ON FUNCTION outbox._find_id(uuid) IS 'where the row of a message is, not that of a replayed copy; the time and the low bits of the id are in the UUID';
 
 CREATE FUNCTION outbox.get_message(message_id uuid) RETURNS SETOF outbox.messages
 LANGUAGE plpgsql STABLE STRICT ROWS 1

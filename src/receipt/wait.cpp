@@ -97,8 +97,9 @@ void refuse_dead(Datum message_id) {
   Oid type = UUIDOID;
   PushActiveSnapshot(GetLatestSnapshot());
   if (SPI_execute_with_args(
-          "SELECT d.reason FROM outbox._dead_letter d WHERE d.message_id = $1 AND d.resent_at IS NULL", 1, &type,
-          &message_id, nullptr, true, 1) != SPI_OK_SELECT)
+          "SELECT d.reason FROM outbox._dead_letter d WHERE d.message_id = $1 AND d.replayed = '' AND "
+          "d.resent_at IS NULL",
+          1, &type, &message_id, nullptr, true, 1) != SPI_OK_SELECT)
     elog(ERROR, "could not read the dead letters");
   PopActiveSnapshot();
   if (SPI_processed == 1)

@@ -11,12 +11,15 @@ void bury(int32 segment, int32 lane, uint64 xid, int64 id, int error_code, const
     char sql[1024];
     pg_snprintf(
         sql, sizeof sql,
-        "INSERT INTO outbox._dead_letter AS d (message_id, id, lane, topic, key, payload, headers, enqueued_at, "
+        "INSERT INTO outbox._dead_letter AS d (message_id, replayed, id, lane, topic, key, payload, headers, "
+        "enqueued_at, "
         "reason, error_code, attempts, first_failed_at, last_failed_at) "
-        "SELECT m.message_id, m.id, m.lane, m.topic, m.key, m.payload, m.headers, m.enqueued_at, "
+        "SELECT m.message_id, COALESCE(m.headers ->> 'outbox-replayed', ''), m.id, m.lane, m.topic, m.key, m.payload, "
+        "m.headers, m.enqueued_at, "
         "$4, $5, 1, pg_catalog.clock_timestamp(), pg_catalog.clock_timestamp() "
         "FROM outbox._message_%d m WHERE m.lane = $1 AND m.xid = $2 AND m.id = $3 "
-        "ON CONFLICT (message_id) DO UPDATE SET id = excluded.id, lane = excluded.lane, reason = excluded.reason, "
+        "ON CONFLICT (message_id, replayed) DO UPDATE SET id = excluded.id, lane = excluded.lane, reason = "
+        "excluded.reason, "
         "error_code = excluded.error_code, attempts = d.attempts + 1, last_failed_at = excluded.last_failed_at, "
         "resent_at = NULL",
         segment);
@@ -54,9 +57,10 @@ Datum resend(PG_FUNCTION_ARGS) {
   PreventCommandIfReadOnly("outbox.resend()");
   Datum message_id = PG_GETARG_DATUM(0);
   if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
-  Oid types[] = {UUIDOID, INT8OID, INT4OID};
-  if (SPI_execute_with_args("SELECT d.topic, d.key, d.payload, d.headers, d.enqueued_at FROM outbox._dead_letter d "
-                            "WHERE d.message_id = $1 AND d.resent_at IS NULL FOR UPDATE",
+  Oid types[] = {UUIDOID, INT8OID, INT4OID, TEXTOID};
+  if (SPI_execute_with_args("SELECT d.topic, d.key, d.payload, d.headers, d.enqueued_at, d.replayed "
+                            "FROM outbox._dead_letter d WHERE d.message_id = $1 AND d.resent_at IS NULL "
+                            "ORDER BY d.replayed LIMIT 1 FOR UPDATE",
                             1, types, &message_id, nullptr, false, 1) != SPI_OK_SELECT)
     elog(ERROR, "could not read the dead letter");
   if (SPI_processed != 1) refuse(message_id);
@@ -76,11 +80,11 @@ Datum resend(PG_FUNCTION_ARGS) {
   int32 lane;
   enqueue::insert(message, &kept, &id, &lane);
 
-  Datum values[] = {message_id, Int64GetDatum(id), Int32GetDatum(lane)};
+  Datum values[] = {message_id, Int64GetDatum(id), Int32GetDatum(lane), SPI_getbinval(row, desc, 6, &null)};
   if (SPI_execute_with_args(
           "UPDATE outbox._dead_letter SET id = $2, lane = $3, resent_at = pg_catalog.clock_timestamp() "
-          "WHERE message_id = $1",
-          3, types, values, nullptr, false, 0) != SPI_OK_UPDATE)
+          "WHERE message_id = $1 AND replayed = $4",
+          4, types, values, nullptr, false, 0) != SPI_OK_UPDATE)
     elog(ERROR, "could not update the dead letter");
   SPI_finish();
   PG_RETURN_VOID();

@@ -1,6 +1,8 @@
 -- A dead letter keeps its row when it is resent: the row then tells under which id the message went on.
+-- A copy that outbox.replay() made fails for itself: it takes nothing from the message, nor from another replay's copy.
 CREATE TABLE outbox._dead_letter (
-  message_id      uuid        PRIMARY KEY,
+  message_id      uuid        NOT NULL,
+  replayed        text        COLLATE "C" NOT NULL DEFAULT '',
   id              bigint      NOT NULL,
   lane            integer     NOT NULL,
   topic           text        COLLATE "C" NOT NULL,
@@ -13,9 +15,10 @@ CREATE TABLE outbox._dead_letter (
   attempts        integer     NOT NULL,
   first_failed_at timestamptz NOT NULL,
   last_failed_at  timestamptz NOT NULL,
-  resent_at       timestamptz
+  resent_at       timestamptz,
+  PRIMARY KEY (message_id, replayed)
 );
-COMMENT ON TABLE outbox._dead_letter IS 'messages that Kafka refused for good; resent_at tells those that an operator sent again';
+COMMENT ON TABLE outbox._dead_letter IS 'messages that Kafka refused for good; resent_at tells those that an operator sent again; replayed is the header outbox-replayed of a replayed copy, else empty';
 
 CREATE FUNCTION outbox._text(value bytea) RETURNS text
 LANGUAGE c STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_text';
@@ -45,4 +48,4 @@ COMMENT ON COLUMN outbox.dead_letters.error_code IS 'Kafka''s error code; negati
 CREATE FUNCTION outbox.resend(message_id uuid, corrections jsonb DEFAULT NULL) RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_resend';
-COMMENT ON FUNCTION outbox.resend(uuid, jsonb) IS 'sends a dead letter again, behind the present messages of its key, with the same message_id; corrections are not supported yet (0A000)';
+COMMENT ON FUNCTION outbox.resend(uuid, jsonb) IS 'sends a dead letter again, behind the present messages of its key, with the same message_id; of several with this id (replayed copies) the oldest; corrections are not supported yet (0A000)';

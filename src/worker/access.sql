@@ -58,6 +58,7 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     'EXECUTE ON FUNCTION outbox.roll()', 'EXECUTE ON FUNCTION outbox.set_lanes(integer, name)',
     'EXECUTE ON FUNCTION outbox.adopt()',
     'EXECUTE ON FUNCTION outbox.resend(uuid, jsonb)',
+    'EXECUTE ON FUNCTION outbox.replay(text, timestamptz, timestamptz, text)',
     'EXECUTE ON FUNCTION outbox.reset_counters()']
 $$;
 COMMENT ON FUNCTION outbox._operator_rights() IS 'what outbox.grant_operator() grants';
@@ -113,7 +114,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS 'SELECT outbox._r
 COMMENT ON FUNCTION outbox.revoke_producer(regrole) IS 'takes back what outbox.grant_producer() granted';
 CREATE FUNCTION outbox.grant_operator(role regrole) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS 'SELECT outbox._change_rights(outbox._operator_rights(), $1, true)';
-COMMENT ON FUNCTION outbox.grant_operator(regrole) IS 'lets a role read messages, errors and dead letters, and pause, resume, roll, set lanes, drain, adopt and resend';
+COMMENT ON FUNCTION outbox.grant_operator(regrole) IS 'lets a role read messages, errors and dead letters, and pause, resume, roll, set lanes, drain, adopt, resend and replay';
 CREATE FUNCTION outbox.revoke_operator(role regrole) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS 'SELECT outbox._revoke(outbox._operator_rights(), $1)';
 COMMENT ON FUNCTION outbox.revoke_operator(regrole) IS 'takes back what outbox.grant_operator() granted';

@@ -30,7 +30,7 @@ SELECT set_eq(
   ARRAY['messages', 'lanes', 'workers', 'segments', 'dead_letters'], 'users meet these views and no table');
 SELECT set_eq(
   $$SELECT DISTINCT proname::text FROM ours WHERE proname NOT LIKE '\_%'$$,
-  ARRAY['enqueue', 'get_message', 'version', 'pause', 'resume', 'wait_published', 'drain', 'roll', 'set_lanes', 'adopt', 'resend', 'reset_counters',
+  ARRAY['enqueue', 'get_message', 'version', 'pause', 'resume', 'wait_published', 'drain', 'roll', 'set_lanes', 'adopt', 'resend', 'replay', 'reset_counters',
         'grant_producer', 'grant_operator', 'revoke_producer', 'revoke_operator'], 'users meet these functions');
 
 -- ---- comments
@@ -67,7 +67,7 @@ SELECT is_empty(
   $$SELECT signature, pronargdefaults FROM ours WHERE proname = 'enqueue' AND pronargdefaults <> CASE WHEN signature LIKE '%(text,bytea,bytea,%' THEN 3 ELSE 4 END$$,
   'key and what follows have defaults, but not a key of type bytea');
 SELECT is_empty(
-  $$SELECT signature FROM ours WHERE proname ~ '^(pause|resume|wait_published|drain|roll|adopt|resend|reset_counters|grant_|revoke_)' AND (provolatile <> 'v' OR proparallel <> 'u')$$,
+  $$SELECT signature FROM ours WHERE proname ~ '^(pause|resume|wait_published|drain|roll|adopt|resend|replay|reset_counters|grant_|revoke_)' AND (provolatile <> 'v' OR proparallel <> 'u')$$,
   'what changes or awaits something is volatile and parallel unsafe');
 SELECT is_empty(
   $$SELECT signature FROM ours WHERE prosecdef AND NOT coalesce(proconfig @> ARRAY['search_path=pg_catalog, pg_temp'], false)$$,
@@ -79,6 +79,8 @@ SELECT is_empty(
 SELECT function_returns('outbox', 'wait_published', ARRAY['uuid', 'interval'], 'boolean', 'wait_published tells whether it was published');
 SELECT function_returns('outbox', 'drain', ARRAY['interval'], 'boolean', 'drain tells whether everything was published');
 SELECT has_function('outbox', 'resend', ARRAY['uuid', 'jsonb'], 'resend takes corrections');
+SELECT function_returns('outbox', 'replay', ARRAY['text', 'timestamp with time zone', 'timestamp with time zone', 'text'], 'bigint',
+  'replay tells how many messages it has copied');
 SELECT has_function('outbox', 'get_message', ARRAY['uuid'], 'get_message takes an id');
 SELECT has_function('outbox', 'adopt', ARRAY[]::name[], 'adopt has no required argument');
 

@@ -122,7 +122,7 @@ RESET ROLE;
 SELECT bag_eq($$SELECT r FROM pg_temp.rights_of('tap_operator') r WHERE r NOT LIKE '% on \_%'$$,
   ARRAY['USAGE on schema', 'SELECT on lanes', 'SELECT on workers', 'SELECT on segments', 'SELECT on messages', 'SELECT on dead_letters', 'EXECUTE on version',
         'EXECUTE on get_message', 'EXECUTE on wait_published', 'EXECUTE on drain', 'EXECUTE on pause', 'EXECUTE on resume', 'EXECUTE on roll', 'EXECUTE on set_lanes', 'EXECUTE on adopt',
-        'EXECUTE on resend', 'EXECUTE on reset_counters'], 'an operator sees and mends, but does not enqueue or grant');
+        'EXECUTE on resend', 'EXECUTE on replay', 'EXECUTE on reset_counters'], 'an operator sees and mends, but does not enqueue or grant');
 SELECT is_empty($$SELECT r FROM pg_temp.rights_of('tap_operator') r WHERE r ~ '^(INSERT|UPDATE|DELETE|TRUNCATE|CREATE|REFERENCES|TRIGGER|USAGE on (server|outbox_kafka))'$$,
   'an operator writes to no table');
 SET ROLE tap_operator;
@@ -137,6 +137,7 @@ SELECT lives_ok($$SELECT outbox.resume()$$, 'an operator resumes');
 SELECT lives_ok($$SELECT outbox.roll()$$, 'an operator rolls');
 SELECT lives_ok($$SELECT outbox.adopt()$$, 'an operator adopts');
 SELECT lives_ok($$SELECT outbox.reset_counters()$$, 'an operator resets counters');
+SELECT lives_ok($$SELECT outbox.replay('orders', NULL, NULL)$$, 'an operator replays');
 SELECT lives_ok($$SELECT outbox.resend('01890000-0000-7000-8000-000000000000')$$, 'an operator resends');
 SELECT is_empty($$SELECT * FROM outbox.dead_letters$$, 'what was resent is no dead letter any more');
 SELECT results_eq($$SELECT payload, state FROM outbox.get_message('01890000-0000-7000-8000-000000000000')$$, $$VALUES ('the payload', 'pending')$$,
