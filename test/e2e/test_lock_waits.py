@@ -1,17 +1,13 @@
 """Many sessions enqueue while the worker publishes and segments are rolled and vacuumed: nobody waits for anybody's lock."""
 
-import collections
 import re
 import threading
 
-import psycopg
 from harness import install_outbox, size, wait_until
+from harness.background import InBackground, LockWaits
 from harness.load import assert_nothing_is_left, drain
 
 CLIENTS = 64
-SAMPLE = """
-SELECT wait_event, backend_type, query FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()
-"""
 
 # Each client has a business row of its own: who waits, waits for a lock of ours.
 SCRIPT = """
@@ -24,49 +20,6 @@ ROLLBACK TO s;
 INSERT INTO outbox.messages (topic, key, payload) VALUES ('{topic}', :client_id::text, repeat('x', 500));
 COMMIT;
 """
-
-
-class InBackground:
-    """Calls what is given again and again until the end of `with`, with a connection of its own."""
-
-    def __init__(self, cluster, work, pause_s):
-        self.connection = cluster.connect(autocommit=True)
-        self.work, self.pause_s = work, pause_s
-        self.error, self.turns = None, 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self):
-        try:
-            while not self._stop.wait(self.pause_s):
-                self.work(self.connection)
-                self.turns += 1
-        except psycopg.Error as error:
-            self.error = error
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind, *_):
-        self._stop.set()
-        self._thread.join(30)
-        assert kind is not None or self.error is None, self.error
-
-
-class LockWaits(InBackground):
-    """What sessions of the database are seen waiting for."""
-
-    def __init__(self, cluster):
-        super().__init__(cluster, self._look, 0.002)
-        self.seen = collections.Counter()
-
-    def _look(self, connection):
-        for wait_event, backend_type, query in connection.execute(SAMPLE).fetchall():
-            self.seen[wait_event, backend_type, query.strip()[:60]] += 1
-
-    def of(self, wait_event):
-        return sum(times for (event, _, _), times in self.seen.items() if event == wait_event)
 
 
 def roll_and_vacuum(connection):
@@ -97,7 +50,7 @@ def test_64_clients_worker_and_maintenance_wait_for_no_lock_but_that_of_extendin
     with LockWaits(cluster) as waits, InBackground(cluster, roll_and_vacuum, 1) as maintenance:
         transactions = run_clients(cluster, topic, size(10, 120))
     drain(cluster, seconds=120)
-    others = {what: times for what, times in waits.seen.items() if what[0] != "extend"}
+    others = waits.others_than("extend")
     print(
         f"{transactions} transactions, {maintenance.turns} rolls, {waits.turns} samples,"
         f" {waits.of('extend')} waits for the extension of a table, others: {others}"
