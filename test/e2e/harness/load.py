@@ -42,21 +42,24 @@ class Load:
 
     pause_s: the longest random sleep between the statements of a transaction.
     asynchronous: this share of the transactions commits with synchronous_commit = off.
+    prepared: this share of the transactions ends in two phases.
     through_crashes: writers reconnect when the server goes away; else that is an error like all others.
     """
 
     def __init__(
         self, cluster, topic, dbname="postgres", *,
-        writers=8, keys=12, pause_s=0.05, asynchronous=0.0, through_crashes=False, name="load",
+        writers=8, keys=12, pause_s=0.05, asynchronous=0.0, prepared=0.0, through_crashes=False, name="load",
     ):  # fmt: skip
         self.cluster, self.topic, self.dbname = cluster, topic, dbname
-        self.pause_s, self.asynchronous, self.through_crashes = pause_s, asynchronous, through_crashes
-        self.name = name
+        self.pause_s, self.asynchronous, self.prepared = pause_s, asynchronous, prepared
+        self.through_crashes, self.name = through_crashes, name
         self.keys = [f"{name}-key-{i}" for i in range(keys)]
+        self._drawn = tuple(self.keys)  # by the writers in threads
         self.errors = []
         self.acknowledged = set()  # ids whose COMMIT was answered; nothing may take those away
         self.discarded = set()  # ids that were rolled back
         self.counts = collections.Counter()
+        self.seconds = []  # how long each committed transaction took
         self._threads = [threading.Thread(target=self._write, args=(n,), daemon=True) for n in range(writers)]
         self._stopping = threading.Event()
         self._make_tables()
@@ -147,27 +150,38 @@ class Load:
 
     def _transaction(self, connection, rng):
         # no `with connection.transaction()` around it: that ends without an error when the connection is lost at its end
+        began = time.monotonic()
         connection.execute("BEGIN")
         asynchronous = rng.random() < self.asynchronous
         if asynchronous:
             connection.execute("SET LOCAL synchronous_commit = off")
         written = self._statements(connection, rng)
+        prepared = self._prepare(connection, rng) if rng.random() < self.prepared else ""
         if rng.random() < 0.2:
-            connection.execute("ROLLBACK")
+            connection.execute(f"ROLLBACK {prepared}")
             self.discarded.update(written)
             self.counts["rolled back"] += 1
             return
-        assert connection.execute("COMMIT").statusmessage == "COMMIT"
+        assert connection.execute(f"COMMIT {prepared}").statusmessage.startswith("COMMIT")
         if not asynchronous:
             self.acknowledged.update(written)
         self.counts["committed"] += 1
+        self.counts["committed in two phases"] += bool(prepared)
+        self.seconds.append(time.monotonic() - began)
+
+    def _prepare(self, connection, rng):
+        """What COMMIT and ROLLBACK need to name the transaction, which lives on without its session."""
+        name = f"'{self.name} {rng.getrandbits(64)}'"
+        connection.execute(f"PREPARE TRANSACTION {name}")
+        self._pause(rng)
+        return f"PREPARED {name}"
 
     def _statements(self, connection, rng):
         written = []
         if rng.random() < 0.5:
             connection.execute("SELECT pg_current_xact_id()")  # long before the lock
             self._pause(rng)
-        for key in sorted(rng.sample(self.keys, rng.choice([1, 1, 2, 3]))):
+        for key in sorted(rng.sample(self._drawn, rng.choice([1, 1, 2, 3]))):
             written += self._savepoint(connection, rng, key) if rng.random() < 0.3 else self._bump(connection, rng, key)
             self._pause(rng)
         return written
@@ -196,6 +210,21 @@ class Load:
             (message_id,) = connection.execute(ENQUEUE if way == 1 else INSERT, values).fetchone()
         connection.execute(EVENT, [message_id, key, version])
         return [str(message_id)]
+
+    # ---- one more writer
+
+    @contextlib.contextmanager
+    def asleep(self):
+        """A writer, with a key of its own, that is asleep between two messages of its transaction as long as the `with` lasts."""
+        key = f"{self.name}-asleep"
+        self.cluster.sql("INSERT INTO aggregate VALUES (%s, 0)", [key], self.dbname)
+        self.keys.append(key)
+        rng = seeded(key)
+        with self.cluster.connect(self.dbname) as connection:
+            written = self._bump(connection, rng, key)
+            yield connection
+            written += self._bump(connection, rng, key)
+        self.acknowledged.update(written)
 
 
 # ---- what must have arrived

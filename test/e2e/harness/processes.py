@@ -70,6 +70,15 @@ def is_alive(pid):
     return state not in ("Z", "X")
 
 
+def rss_anon_kb(pid):
+    """Memory of the process's own; None if it is gone."""
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:")), None)
+
+
 def processes_in(folder):
     """Pids of the processes whose working directory is this folder: for a data directory, all of a server's."""
     wanted = str(folder)
