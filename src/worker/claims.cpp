@@ -97,12 +97,19 @@ void Worker::begin_anew(bool same_log) {
     drop_lanes();
     return;
   }
+  let_go_of_lanes();
+}
+
+// The others must hear of it: they have looked in vain for what we still held.
+void Worker::let_go_of_lanes() {
+  const bool held = !lanes_.empty() || claiming_;
   claim::release_lanes();
   lanes_.clear();
+  claiming_ = false;
+  if (held) shared::share_lanes_anew(database_);
 }
 
 void Worker::drop_lanes() {
-  claim::release_lanes();
   // A publisher that still holds records of these batches must go before their memory does.
   if (publisher_) {
     publisher_->close(1s, outcomes_);
@@ -110,7 +117,7 @@ void Worker::drop_lanes() {
     configured_.reset();
   }
   outcomes_.clear();
-  lanes_.clear();
+  let_go_of_lanes();
   batches_.clear();
   submitting_ = 0;
 }

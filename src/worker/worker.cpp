@@ -124,7 +124,6 @@ bool Worker::turn(bool woken) {
 
 void Worker::back_off(const char* why) {
   if (claiming_) drop_lanes();
-  claiming_ = false;
   const int step = std::min(failures_++, 7);
   const long base_ms = std::min(250L << step, 30'000L);
   const long jitter_ms = static_cast<long>(Clock::now().time_since_epoch().count() % (base_ms / 2));

@@ -61,6 +61,7 @@ class Worker final : public Job {
   void claim_lanes(std::size_t most);
   void give_up_left_lanes();
   void begin_anew(bool same_log);
+  void let_go_of_lanes();
   void drop_lanes();
   [[nodiscard]] std::size_t fair_share() const;
   [[nodiscard]] bool some_lane_is_free() const;
