@@ -4,6 +4,10 @@
 // segment that was rolled long ago. It is cached, and a roll makes every session forget it (relcache invalidation of
 // outbox._segment). A lock on the leaf lasts to the end of the (sub)transaction and taking it reads invalidations, so a
 // choice that still stands with the lock held cannot be a segment that was already judged drained.
+//
+// Order per key, when the number of lanes changes: whoever enqueues after somebody else has committed into the new segment
+// must not write to the old one, which is published first. So a roll is not acted on before it has told all sessions, and each
+// enqueue hears what was told, also in a transaction that holds its lock on the old leaf already.
 #include "enqueue/message.hpp"
 #include "pg/error.hpp"
 #include "pg/lookup.hpp"
@@ -40,6 +44,13 @@ void load_lanes(int32 layout, OpenSegment* into) {
   into->lane_count = found.count;
 }
 
+// A commit can be seen before its invalidations are sent; its own xid stays locked until they are. Not a wait for whoever rolls:
+// what is left of its commit takes microseconds.
+void wait_until_told(TransactionId roll) {
+  if (TransactionIdIsNormal(roll) && !TransactionIdIsCurrentTransactionId(roll))
+    XactLockTableWait(roll, nullptr, nullptr, XLTW_None);
+}
+
 OpenSegment describe(const segment::Row& open) {
   OpenSegment found;
   found.segment = open.segment;
@@ -65,7 +76,10 @@ bool load() {
                errhint("Run CREATE EXTENSION outbox.")));
     segment::Row open;
     const bool found = segment::read_open(&open);
-    if (found) cached = describe(open);
+    if (found) {
+      wait_until_told(open.made_by);
+      cached = describe(open);
+    }
     if (cache_valid) {
       cache_valid = found;
       return found;
@@ -120,6 +134,7 @@ void replace_lost(const OpenSegment& lost) {
 
 Relation open_leaf(OpenSegment* chosen) {
   int32 missing = 0;  // segment whose table could not be opened
+  AcceptInvalidationMessages();
   for (;;) {
     if (!cache_valid && !load()) {
       open_first();

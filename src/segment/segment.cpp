@@ -19,7 +19,7 @@ Relation open_table(const char* name) {
 Row row_of(HeapTuple tuple, TupleDesc desc) {
   return {DatumGetInt32(pg::not_null(tuple, segment_column, desc)),
           DatumGetInt32(pg::not_null(tuple, generation_column, desc)),
-          DatumGetInt32(pg::not_null(tuple, layout_column, desc)), State::open};
+          DatumGetInt32(pg::not_null(tuple, layout_column, desc)), State::open, HeapTupleHeaderGetXmin(tuple->t_data)};
 }
 
 int by_number(const void* a, const void* b) {
@@ -61,7 +61,7 @@ void apply_events(Rows* rows, Relation relation, Snapshot snapshot) {
   SysScanDesc scan = systable_beginscan(relation, InvalidOid, false, snapshot, 0, nullptr);
   HeapTuple tuple;
   while (HeapTupleIsValid(tuple = systable_getnext(scan))) {
-    const Row wanted{DatumGetInt32(pg::not_null(tuple, of_column, desc)), 0, 0, State::open};
+    const Row wanted{DatumGetInt32(pg::not_null(tuple, of_column, desc)), 0, 0, State::open, InvalidTransactionId};
     auto* row = static_cast<Row*>(bsearch(&wanted, rows->rows, rows->count, sizeof(Row), by_number));
     if (row) apply_event(row, DatumGetTextPP(pg::not_null(tuple, event_column, desc)));
   }

@@ -19,6 +19,7 @@ struct Row {
   int32 generation;
   int32 layout;
   State state;
+  TransactionId made_by;  // of the roll; not normal when it is long ago
   [[nodiscard]] Group group() const { return {generation, layout}; }
 };
 
