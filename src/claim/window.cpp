@@ -3,6 +3,7 @@
 #include "enqueue/message.hpp"
 #include "pg/error.hpp"
 #include "pg/lookup.hpp"
+#include "segment/segment.hpp"
 
 namespace outbox::claim {
 
@@ -160,6 +161,8 @@ struct IndexWalk {
 void walk_leaf(Leaf& leaf, std::uint16_t number, Snapshot snapshot, int32 lane, const TransactionSnapshot& from,
                const TransactionSnapshot& upto, Smallest& sink, WindowRanges& ranges) {
   Relation table = pg::try_open(leaf.table, AccessShareLock);
+  // Whoever has not heard yet that a segment is drained may find it archived or dropped.
+  if (!table && segment::is_over(leaf.segment)) return;
   if (!table)
     ereport(ERROR,
             (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("segment %d of the message log has lost its table", leaf.segment),
@@ -167,6 +170,10 @@ void walk_leaf(Leaf& leaf, std::uint16_t number, Snapshot snapshot, int32 lane, 
              errhint("If they can be given up: DELETE FROM outbox._segment WHERE segment = %d", leaf.segment)));
   leaf.file = pg::rel_file(table);
   Oid index_oid = pg::index_on(table, BTREE_AM_OID, {enqueue::Column::lane, enqueue::Column::xid, enqueue::Column::id});
+  if (!OidIsValid(index_oid) && segment::is_over(leaf.segment)) {
+    table_close(table, AccessShareLock);
+    return;
+  }
   if (!OidIsValid(index_oid))
     ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
                     errmsg("table \"%s\" has lost its index on (lane, xid, id)", RelationGetRelationName(table)),

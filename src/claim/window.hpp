@@ -53,7 +53,7 @@ struct Walk {
 constexpr std::size_t keep_candidates = 200'000;
 
 // In a transaction, with `snapshot` registered and at or past `upto`. Sets the leaves' `file`. A leaf
-// that is gone is an error: what cannot be read must not be stepped over.
+// that is gone is an error, unless its segment is drained: what cannot be read must not be stepped over.
 // `ranges`: empty in the first walk over a window, which fills them when the window is larger than `keep`; given to each
 // later walk, with the same `from` and `upto`.
 Walk walk_window(std::vector<Leaf>& leaves, Snapshot snapshot, int32 lane, const TransactionSnapshot& from,

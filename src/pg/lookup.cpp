@@ -20,6 +20,14 @@ HeapTuple extension_tuple(Relation* catalog) {
 
 Oid extension_oid() { return get_extension_oid("outbox", true); }
 
+Oid schema_owner(Oid schema) {
+  HeapTuple tuple = SearchSysCache1(NAMESPACEOID, ObjectIdGetDatum(schema));
+  if (!HeapTupleIsValid(tuple)) return InvalidOid;
+  const Oid owner = reinterpret_cast<Form_pg_namespace>(GETSTRUCT(tuple))->nspowner;
+  ReleaseSysCache(tuple);
+  return owner;
+}
+
 Oid schema_oid() { return get_namespace_oid("outbox", true); }
 
 namespace {

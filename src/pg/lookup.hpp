@@ -10,6 +10,7 @@ namespace outbox::pg {
 // InvalidOid without the extension; a schema `outbox` that is not the extension's does not count.
 Oid extension_oid();
 Oid schema_oid();
+Oid schema_owner(Oid schema);
 // InvalidOid without the extension.
 Oid extension_owner();
 // The schema that CREATE EXTENSION recorded; not the one its objects are in.

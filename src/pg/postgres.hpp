@@ -17,6 +17,7 @@ extern "C" {
 #include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "access/xlog_internal.h"
 #include "catalog/index.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
@@ -28,7 +29,9 @@ extern "C" {
 #include "catalog/pg_extension.h"
 #include "catalog/pg_foreign_data_wrapper.h"
 #include "catalog/pg_foreign_server.h"
+#include "catalog/pg_namespace.h"
 #include "catalog/pg_operator.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/dbcommands.h"
@@ -37,6 +40,7 @@ extern "C" {
 #include "commands/extension.h"
 #include "commands/sequence.h"
 #include "commands/trigger.h"
+#include "commands/vacuum.h"
 #include "common/hashfn.h"
 #include "executor/executor.h"
 #include "executor/spi.h"
@@ -47,8 +51,10 @@ extern "C" {
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
+#include "nodes/makefuncs.h"
 #include "nodes/parsenodes.h"
 #include "nodes/pg_list.h"
+#include "parser/parse_node.h"
 #include "pgstat.h"
 #include "pgtime.h"
 #include "port/atomics.h"
@@ -77,6 +83,7 @@ extern "C" {
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/ps_status.h"
+#include "utils/regproc.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -161,6 +168,14 @@ inline bool owns_database(Oid database, Oid role) {
   return object_ownercheck(DatabaseRelationId, database, role);
 #else
   return pg_database_ownercheck(database, role);
+#endif
+}
+
+inline bool may_execute(Oid function, Oid role) {
+#if PG_VERSION_NUM >= 160000
+  return object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE) == ACLCHECK_OK;
+#else
+  return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
 #endif
 }
 

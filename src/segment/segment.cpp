@@ -119,6 +119,17 @@ bool read_open(Row* open) {
   return found;
 }
 
+bool is_over(int32 segment) {
+  Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+  Rows all = read_all(snapshot);
+  UnregisterSnapshot(snapshot);
+  bool over = true;
+  for (int i = 0; i < all.count; i++)
+    if (all.rows[i].segment == segment) over = all.rows[i].state == State::drained;
+  if (all.rows) pfree(all.rows);
+  return over;
+}
+
 namespace {
 
 Lanes lanes_from(Datum value) {
@@ -144,6 +155,25 @@ Lanes read_lanes(int32 layout, Snapshot snapshot) {
     if (DatumGetInt32(pg::not_null(tuple, number_column, desc)) != layout) continue;
     if (VARSIZE_ANY_EXHDR(DatumGetTextPP(pg::not_null(tuple, server_column, desc))) == 0)
       result = lanes_from(pg::not_null(tuple, lanes_column, desc));
+  }
+  systable_endscan(scan);
+  table_close(relation, AccessShareLock);
+  return result;
+}
+
+Lanes read_lanes_of_all(int32 layout, Snapshot snapshot) {
+  Lanes result{static_cast<int32*>(palloc(0)), 0};
+  Relation relation = open_table("_layout");
+  if (!relation) return result;
+  TupleDesc desc = RelationGetDescr(relation);
+  SysScanDesc scan = systable_beginscan(relation, InvalidOid, false, snapshot, 0, nullptr);
+  HeapTuple tuple;
+  while (HeapTupleIsValid(tuple = systable_getnext(scan))) {
+    if (DatumGetInt32(pg::not_null(tuple, number_column, desc)) != layout) continue;
+    const Lanes more = lanes_from(pg::not_null(tuple, lanes_column, desc));
+    result.lanes = static_cast<int32*>(repalloc(result.lanes, sizeof(int32) * (result.count + more.count)));
+    memcpy(result.lanes + result.count, more.lanes, sizeof(int32) * more.count);
+    result.count += more.count;
   }
   systable_endscan(scan);
   table_close(relation, AccessShareLock);

@@ -32,6 +32,8 @@ Rows read_all(Snapshot snapshot);
 // The one with the largest number: one step in an index. Its state is not looked up.
 bool read_newest(Snapshot snapshot, Row* newest);
 bool read_open(Row* open);
+// Everything in it is published, or it is not there any more. By what is committed now.
+bool is_over(int32 segment);
 
 // The lanes of the default Kafka server in a layout, palloc'd; what is hashed is the place in this list.
 struct Lanes {
@@ -39,6 +41,8 @@ struct Lanes {
   int count;
 };
 Lanes read_lanes(int32 layout, Snapshot snapshot);
+// Of all its Kafka servers.
+Lanes read_lanes_of_all(int32 layout, Snapshot snapshot);
 
 // Opens the next segment in this transaction.
 void open_next();

@@ -60,7 +60,7 @@ CREATE TABLE outbox._segment_event (
   moment  pg_snapshot,
   note    text
 );
-CREATE UNIQUE INDEX _segment_event_once ON outbox._segment_event (segment, event) WHERE event <> 'archive_failed';
+CREATE UNIQUE INDEX _segment_event_once ON outbox._segment_event (segment, event) WHERE event NOT IN ('archived', 'archive_failed');
 COMMENT ON TABLE outbox._segment_event IS 'what became of segments: rolled (closed to new messages), quiet (moment: a snapshot in which all its writers had ended), drained (everything in it is published), archived, dropped or detached';
 
 CREATE TABLE outbox._message (
@@ -112,7 +112,10 @@ CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
 CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._segment
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
-CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._segment_event
+-- Of the other events neither sessions nor workers need to hear.
+CREATE TRIGGER announce AFTER INSERT ON outbox._segment_event
+FOR EACH ROW WHEN (NEW.event IN ('rolled', 'drained', 'dropped', 'detached')) EXECUTE FUNCTION outbox._announce();
+CREATE TRIGGER announce_change AFTER UPDATE OR DELETE OR TRUNCATE ON outbox._segment_event
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
 CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._layout
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
@@ -121,27 +124,35 @@ FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
 ALTER TABLE outbox._identity ENABLE ALWAYS TRIGGER announce;
 ALTER TABLE outbox._segment ENABLE ALWAYS TRIGGER announce;
 ALTER TABLE outbox._segment_event ENABLE ALWAYS TRIGGER announce;
+ALTER TABLE outbox._segment_event ENABLE ALWAYS TRIGGER announce_change;
 ALTER TABLE outbox._layout ENABLE ALWAYS TRIGGER announce;
 ALTER TABLE outbox._lane ENABLE ALWAYS TRIGGER announce;
 COMMENT ON TRIGGER announce ON outbox._identity IS 'tells sessions and the worker about changes';
 COMMENT ON TRIGGER announce ON outbox._segment IS 'tells sessions and the worker about changes';
 COMMENT ON TRIGGER announce ON outbox._segment_event IS 'tells sessions and the worker about changes';
+COMMENT ON TRIGGER announce_change ON outbox._segment_event IS 'tells sessions and the worker about changes';
 COMMENT ON TRIGGER announce ON outbox._layout IS 'tells sessions and the worker about changes';
 COMMENT ON TRIGGER announce ON outbox._lane IS 'tells sessions and the worker about changes';
 
+-- An event 'archived' says with its note how: 'kept' in place (frozen, without the index of the window), or by which function.
 CREATE VIEW outbox._log AS
 SELECT s.segment, s.generation, s.layout,
        CASE WHEN e.drained_at IS NOT NULL THEN 'drained' WHEN e.rolled_at IS NOT NULL THEN 'rolled' ELSE 'open' END AS state,
-       s.opened_at, e.rolled_at, e.quiet_at, e.drained_at, e.archived_at, e.archive_failures, e.archive_failed_at
+       s.opened_at, e.rolled_at, e.quiet_at, e.drained_at, e.kept_at, e.taken_at,
+       coalesce(e.archive_failures, 0) AS archive_failures, e.archive_failed_at, e.archive_error
 FROM outbox._segment s
-CROSS JOIN LATERAL (
-  SELECT min(e.at) FILTER (WHERE e.event = 'rolled') AS rolled_at, min(e.at) FILTER (WHERE e.event = 'quiet') AS quiet_at,
-         min(e.at) FILTER (WHERE e.event = 'drained') AS drained_at, min(e.at) FILTER (WHERE e.event = 'archived') AS archived_at,
+LEFT JOIN (
+  SELECT e.segment, min(e.at) FILTER (WHERE e.event = 'rolled') AS rolled_at, min(e.at) FILTER (WHERE e.event = 'quiet') AS quiet_at,
+         min(e.at) FILTER (WHERE e.event = 'drained') AS drained_at,
+         min(e.at) FILTER (WHERE e.event = 'archived' AND e.note = 'kept') AS kept_at,
+         min(e.at) FILTER (WHERE e.event = 'archived' AND e.note <> 'kept') AS taken_at,
          count(*) FILTER (WHERE e.event = 'archive_failed') AS archive_failures,
          max(e.at) FILTER (WHERE e.event = 'archive_failed') AS archive_failed_at,
+         (array_agg(e.note ORDER BY e.at DESC) FILTER (WHERE e.event = 'archive_failed'))[1] AS archive_error,
          count(*) FILTER (WHERE e.event IN ('dropped', 'detached')) AS gone
-  FROM outbox._segment_event e WHERE e.segment = s.segment) e
-WHERE e.gone = 0;
+  FROM outbox._segment_event e
+  GROUP BY e.segment) e ON e.segment = s.segment
+WHERE e.gone IS NULL OR e.gone = 0;
 COMMENT ON VIEW outbox._log IS 'segments that the log still has, with what their events say';
 
 CREATE FUNCTION outbox._revoke_all(relation regclass) RETURNS void
@@ -389,25 +400,3 @@ COMMENT ON FUNCTION outbox.adopt() IS 'after a restore, a copy or a clone: from 
 CREATE FUNCTION outbox._is_adopted() RETURNS boolean
 LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_is_adopted';
 COMMENT ON FUNCTION outbox._is_adopted() IS 'whether this database publishes under its own identity';
-
-CREATE VIEW outbox.segments AS
-SELECT s.segment,
-       CASE WHEN s.generation < (SELECT max(i.generation) FROM outbox._identity i) THEN 'foreign' ELSE s.state END AS state,
-       (SELECT sum(cardinality(l.lanes))::integer FROM outbox._layout l WHERE l.layout = s.layout) AS lanes,
-       s.opened_at, s.rolled_at, s.drained_at,
-       to_regclass('outbox._message_' || s.segment) AS message_table,
-       to_regclass('outbox._progress_' || s.segment) AS progress_table,
-       pg_total_relation_size(to_regclass('outbox._message_' || s.segment)) AS message_bytes,
-       pg_total_relation_size(to_regclass('outbox._progress_' || s.segment)) AS progress_bytes
-FROM outbox._log s;
-COMMENT ON VIEW outbox.segments IS 'the segments of the message log: state open, rolled (closed to new messages), drained (everything in it is published) or foreign (adopted from another cluster or database)';
-COMMENT ON COLUMN outbox.segments.segment IS 'number of the segment; a later one has a larger number';
-COMMENT ON COLUMN outbox.segments.state IS 'open, rolled, drained or foreign';
-COMMENT ON COLUMN outbox.segments.opened_at IS 'when it became the segment for new messages';
-COMMENT ON COLUMN outbox.segments.rolled_at IS 'when the next segment was opened; NULL while it is open';
-COMMENT ON COLUMN outbox.segments.drained_at IS 'when the worker saw that everything in it is published or a dead letter';
-COMMENT ON COLUMN outbox.segments.message_table IS 'table with the segment''s messages';
-COMMENT ON COLUMN outbox.segments.progress_table IS 'table with the progress and receipts written while the segment was open';
-COMMENT ON COLUMN outbox.segments.lanes IS 'how many lanes the messages of this segment are spread over';
-COMMENT ON COLUMN outbox.segments.message_bytes IS 'size of the segment''s messages with indexes and TOAST, in bytes';
-COMMENT ON COLUMN outbox.segments.progress_bytes IS 'size of the segment''s progress log with indexes, in bytes';

@@ -95,6 +95,7 @@ void start_up() {
     pg_atomic_init_u32(&instance->databases_changed, 1);
     pg_atomic_init_u32(&instance->probed, InvalidOid);
     pg_atomic_init_u32(&instance->claims_refused, 0);
+    pg_atomic_init_u64(&instance->no_room_until, 0);
     for (int i = 0; i < settings::max_databases; i++) initialize_database(database_at(i));
   }
   LWLockRelease(AddinShmemInitLock);
@@ -280,6 +281,12 @@ void wake_worker_for_commit(Database* database, int lane) {
 void share_lanes_anew(Database* database) {
   pg_atomic_fetch_add_u32(&database->workers_changed, 1);
   wake_worker(database);
+}
+
+void ask_for_progress(Database* database) {
+  pg_atomic_fetch_add_u32(&database->progress_wanted, 1);
+  for (int i = 0; i < workers_each(); i++)
+    if (Latch* latch = worker_at(database, i)->latch) SetLatch(latch);
 }
 
 void wake_maintenance(Database* database, uint32 of) {

@@ -87,6 +87,7 @@ struct Shared {
   pg_atomic_uint32 databases_changed;  // the launcher shall read pg_database again
   pg_atomic_uint32 probed;             // the newest database that a probe has looked into
   pg_atomic_uint32 claims_refused;     // a database found no slot: to be asked again when one is free
+  pg_atomic_uint64 no_room_until;      // max_worker_processes is short: what publishes comes first
   TimestampTz initialized_at;          // later than the start of the postmaster: after a crash
   int databases;
   int lanes_each;
@@ -134,9 +135,13 @@ void wake_worker(Database* database);
 void wake_worker_for_commit(Database* database, int lane);
 // A worker came or left, or gave a lane up.
 void share_lanes_anew(Database* database);
-// What Worker::told of maintenance says: something was enqueued; progress that it had asked for was written.
+// For maintenance: raises Database::progress_wanted.
+void ask_for_progress(Database* database);
+// What Worker::told of maintenance says: something was enqueued; progress that it had asked for was written; the archive
+// process has ended.
 constexpr uint32 told_of_messages = 1;
 constexpr uint32 told_of_progress = 2;
+constexpr uint32 told_of_archive = 4;
 // Cheap when many come at a time.
 void wake_maintenance(Database* database, uint32 of);
 void wake_launcher();

@@ -38,7 +38,7 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     'USAGE ON SCHEMA outbox',
     'SELECT ON TABLE outbox.lanes', 'SELECT ON TABLE outbox.workers', 'SELECT ON TABLE outbox.segments',
     'EXECUTE ON FUNCTION outbox._default_server()', 'EXECUTE ON FUNCTION outbox._lane_counters()',
-    'EXECUTE ON FUNCTION outbox._workers()', 'EXECUTE ON FUNCTION outbox.version()']
+    'EXECUTE ON FUNCTION outbox._workers()', 'EXECUTE ON FUNCTION outbox._segment_waits()', 'EXECUTE ON FUNCTION outbox.version()']
 $$;
 COMMENT ON FUNCTION outbox._monitor_rights() IS 'what pg_monitor may read';
 
@@ -56,6 +56,7 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     'EXECUTE ON FUNCTION outbox.drain(interval)',
     'EXECUTE ON FUNCTION outbox.pause()', 'EXECUTE ON FUNCTION outbox.resume()',
     'EXECUTE ON FUNCTION outbox.roll()', 'EXECUTE ON FUNCTION outbox.set_lanes(integer, name)',
+    'EXECUTE ON FUNCTION outbox.set_archive_function(regprocedure)',
     'EXECUTE ON FUNCTION outbox.adopt()',
     'EXECUTE ON FUNCTION outbox.resend(uuid, jsonb)',
     'EXECUTE ON FUNCTION outbox.replay(text, timestamptz, timestamptz, text)',
@@ -149,6 +150,7 @@ SELECT pg_catalog.pg_extension_config_dump('outbox._identity', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox._layout', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox._segment', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox._segment_event', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox._archive_function', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox._lane', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox._dead_letter', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox._pause', '');

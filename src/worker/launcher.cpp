@@ -226,10 +226,17 @@ class Launcher {
     show(database, process, no_process_slot);
   }
 
+  static void end_archive_processes() {
+    for (int i = 0; i < settings::max_databases; i++)
+      if (const pid_t pid = pid_of(shared::database_at(i), shared::archive_index())) kill(pid, SIGTERM);
+  }
+
   // Ends one maintenance process, so that one that publishes can start.
   void make_room() {
     const TimestampTz now = GetCurrentTimestamp();
     room_at_ = TimestampTzPlusMilliseconds(now, 2 * retry_ms);
+    pg_atomic_write_u64(&shared::get()->no_room_until, static_cast<uint64>(room_at_));
+    end_archive_processes();
     for (Served& of : served_) {
       BackgroundWorkerHandle* handle = of.children.back().handle;
       if (!is_running(handle)) continue;

@@ -21,6 +21,7 @@ void leave_place(int, Datum) {
   LWLockRelease(shared::get()->lock);
   ConditionVariableBroadcast(&mine.database->moved);
   if (mine.process < shared::workers_each()) shared::share_lanes_anew(mine.database);
+  if (mine.process == shared::archive_index()) shared::wake_maintenance(mine.database, shared::told_of_archive);
   shared::wake_launcher();
 }
 

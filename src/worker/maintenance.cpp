@@ -2,10 +2,8 @@
 
 #include <algorithm>
 
-#include "enqueue/message.hpp"
 #include "pg/lookup.hpp"
-#include "receipt/progress.hpp"
-#include "segment/segment.hpp"
+#include "segment/archive.hpp"
 #include "worker/transaction.hpp"
 
 extern "C" PGDLLEXPORT void outbox_maintenance_main(Datum argument);
@@ -19,94 +17,109 @@ namespace {
 
 // Everything is announced; this is for what is not.
 constexpr std::chrono::minutes look_interval{5};
-constexpr std::chrono::seconds drained_interval{1};
-constexpr std::chrono::seconds summary_interval{5};
-constexpr std::chrono::milliseconds summary_beside_messages{250};  // some milliseconds of work each
 
 }  // namespace
 
 bool Maintenance::turn(bool) {
   if (retry_at_ > Clock::now()) return true;
-  if (pg_atomic_exchange_u32(&self_->told, 0) != 0) active_ = true;
+  hear();
   if (control_changed || next_look_ <= Clock::now()) look();
   if (situation_.extension_gone) return false;
-  if (may_work()) {
-    if (rolled_ && next_drained_ <= Clock::now()) mark_drained();
-    if (active_ && next_summary_ <= Clock::now()) summarize();
-  }
+  if (may_work()) work();
   failures_ = 0;
   show_state();
   return true;
 }
 
-long Maintenance::sleep_ms() const {
-  const auto now = Clock::now();
-  Clock::time_point wake = next_look_;
-  if (retry_at_ > now) {
-    wake = retry_at_;
-  } else if (control_changed) {
-    wake = now;
-  } else if (may_work()) {
-    if (rolled_) wake = std::min(wake, next_drained_);
-    if (active_) wake = std::min(wake, next_summary_);
-  }
-  return std::max<long>(std::chrono::ceil<std::chrono::milliseconds>(wake - now).count(), 0);
+void Maintenance::hear() {
+  const std::uint32_t told = pg_atomic_exchange_u32(&self_->told, 0);
+  if ((told & shared::told_of_messages) != 0) measure_ = summary_wanted_ = true;
+  if ((told & shared::told_of_progress) != 0) drained_.at_once();
+  if ((told & shared::told_of_archive) != 0) control_changed = true;
 }
 
 void Maintenance::look() {
   control_changed = false;
   next_look_ = Clock::now() + look_interval;
   known_owner = InvalidOid;
+  entries_.clear();
   Transaction transaction(true);
   watched_table = pg::call([] { return pg::relation_oid("_segment"); });
   Look found = pg::call([] { return look_at_catalogs(); });
   found.paused = false;  // outbox.pause() is about publishing
   situation_ = situation_of(found);
   generation_ = found.generation;
-  segments_.clear();
-  rolled_ = false;
-  if (may_work() && !situation_.extension_gone) {
-    const segment::Rows rows = pg::call([] { return segment::read_all(GetActiveSnapshot()); });
-    for (int i = 0; i < rows.count; i++) {
-      const segment::Row& row = rows.rows[i];
-      if (row.generation != generation_ || row.state == segment::State::drained) continue;
-      segments_.push_back(row.segment);
-      rolled_ |= row.state == segment::State::rolled;
-    }
-  }
+  if (may_work() && !situation_.extension_gone) look_at_log();
   transaction.commit();
+  measure_ = true;
+  for (Retry* retry : {&quiet_, &drained_}) retry->at_once();
 }
 
-void Maintenance::mark_drained() {
-  next_drained_ = Clock::now() + drained_interval;
-  Transaction transaction(true);
-  const segment::Drained result = upkeep_.mark_drained(generation_);
-  transaction.commit();
-  if (result.marked > 0) control_changed = true;
-  if (!result.behind) return;
-  pg_atomic_fetch_add_u32(&database_->progress_wanted, 1);
-  shared::wake_worker(database_);
+void Maintenance::look_at_log() {
+  const segment::Log log = pg::call([] { return segment::read_log(GetActiveSnapshot()); });
+  function_registered_ = pg::call([] { return segment::read_archive_function(GetActiveSnapshot()).registered; });
+  std::vector<Oid> tables;
+  std::int64_t archived = 0;
+  for (int i = 0; i < log.count; i++) {
+    segment::Entry entry = log.entries[i];
+    archived += entry.failures + (entry.kept ? 1 : 0) + (entry.taken ? 1 : 0) + (entry.drained_at != 0 ? 1 : 0);
+    entry.moment = entry.moment != 0 ? 1 : 0;  // the value itself goes with the transaction
+    tables.insert(tables.end(), {entry.messages, entry.progress});
+    entries_.push_back(entry);
+  }
+  gone_ = log.gone_in_all > 0;
+  if (archived != archived_) archive_start_.at_once();
+  archived_ = archived;
+  upkeep_.keep_only(tables);
+  const std::int32_t number = open() ? open()->row.segment : 0;
+  if (number != open_segment_) {
+    open_segment_ = number;
+    open_is_empty_ = true;
+    open_is_large_ = false;
+    roll_.at_once();
+  }
 }
 
-// The indexes by which a message is found by its id.
-void Maintenance::summarize() {
-  bool all = true;
-  for (const std::int32_t number : segments_) {
-    Transaction transaction(true);
-    const auto table = [number](const char* base) {
-      return pg::call([number, base] { return pg::leaf_oid(base, number); });
-    };
-    all &= upkeep_.summarize(table("_message"), {enqueue::Column::id});
-    all &= upkeep_.summarize(table("_progress"), {receipt::first_id_column, receipt::last_id_column});
-    transaction.commit();
-    if (!all) break;
+void Maintenance::work() {
+  roll_if_due();
+  if (any_rolled(false) && quiet_.due()) mark_quiet();
+  if (any_rolled(true) && drained_.due()) mark_drained();
+  if (next_expiry() <= Clock::now()) drop_expired();
+  start_archive();
+  if (gone_ && forget_.due()) forget_gone();
+  if (summary_wanted_ && next_summary_ <= Clock::now()) summarize();
+  explain();
+}
+
+Maintenance::Clock::time_point Maintenance::next_work() const {
+  Clock::time_point next = Clock::time_point::max();
+  const auto at = [&next](bool wanted, Clock::time_point when) {
+    if (wanted) next = std::min(next, when);
+  };
+  at(measure_, next_measure_);
+  at(open() && !open_is_empty_, std::max(roll_.at(), open_is_large_ ? Clock::time_point{} : old_at()));
+  at(any_rolled(false), quiet_.at());
+  at(any_rolled(true), drained_.at());
+  at(next_expiry() != Clock::time_point::max(), std::max(drop_.at(), next_expiry()));
+  if (!archive_is_running()) {  // its end wakes us
+    at(any_to_keep(), archive_start_.at());
+    at(next_function_call() != Clock::time_point::max(), std::max(archive_start_.at(), next_function_call()));
   }
-  active_ = !all;
-  next_summary_ = Clock::now();
-  if (all)
-    next_summary_ += summary_interval;
-  else if (pg_atomic_read_u32(&self_->told) != 0)  // messages come first
-    next_summary_ += summary_beside_messages;
+  at(gone_, forget_.at());
+  at(summary_wanted_, next_summary_);
+  return next;
+}
+
+long Maintenance::sleep_ms() const {
+  const auto now = Clock::now();
+  Clock::time_point wake = next_look_;
+  if (retry_at_ > now)
+    wake = retry_at_;
+  else if (control_changed)
+    wake = now;
+  else if (may_work())
+    wake = std::min(wake, next_work());
+  return std::max<long>(std::chrono::ceil<std::chrono::milliseconds>(wake - now).count(), 0);
 }
 
 void Maintenance::back_off(const char* why) {
@@ -125,12 +138,18 @@ bool Maintenance::says(const char* why) const {
 
 void Maintenance::show_state() {
   WorkerState state = situation_.state;
-  if (may_work() && !rolled_ && !active_) state = WorkerState::idle;
-  if (shown_state_ == state && shown_reason_ == situation_.reason) return;
-  if (shown_state_ == WorkerState::backing_off) pg::call([] { ereport(LOG, (errmsg("outbox maintenance goes on"))); });
+  std::string reason = situation_.reason;
+  if (may_work()) {
+    const bool at_rest = !any_rolled(false) && !any_rolled(true) && !any_to_keep() && reason_.empty();
+    state = in_trouble_ ? WorkerState::backing_off : at_rest ? WorkerState::idle : WorkerState::running;
+    reason = reason_;
+  }
+  if (shown_state_ == state && shown_reason_ == reason) return;
+  if (shown_state_ == WorkerState::backing_off && state != WorkerState::backing_off)
+    pg::call([] { ereport(LOG, (errmsg("outbox maintenance goes on"))); });
   shown_state_ = state;
-  shown_reason_ = situation_.reason;
-  shared::set_worker_state(self_, state, shown_reason_.c_str());
+  shown_reason_ = reason;
+  shared::set_worker_state(self_, state, reason.c_str());
 }
 
 }  // namespace outbox::worker

@@ -22,8 +22,9 @@ bool table_has_row(const char* name) {
 }
 
 const char* missing_part() {
-  static const char* const parts[] = {"_identity", "_segment",    "_segment_event", "_layout",      "_lane",
-                                      "_message",  "_message_id", "_progress",      "_dead_letter", "_pause"};
+  static const char* const parts[] = {"_identity",         "_segment",     "_segment_event", "_layout",
+                                      "_archive_function", "_lane",        "_message",       "_message_id",
+                                      "_progress",         "_dead_letter", "_pause"};
   for (const char* part : parts)
     if (!OidIsValid(pg::relation_oid(part))) return part;
   return nullptr;

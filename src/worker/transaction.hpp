@@ -42,6 +42,11 @@ class Transaction {
     });
   }
 
+  // Nothing of it has happened.
+  static void abort() {
+    pg::call([] { AbortCurrentTransaction(); });
+  }
+
  private:
   bool sql_;
   Oid user_ = InvalidOid;

@@ -158,7 +158,8 @@ void Worker::give_back_memory() {
 void Worker::note_completed(std::uint32_t wanted) {
   if (wanted == progress_noted_ || !situation_.may_publish()) return;
   progress_noted_ = wanted;
-  for (const auto& lane : lanes_) lane->note_completed();
+  for (const auto& lane : lanes_)
+    if (lane->idle()) lane->note_completed();  // the others write progress by themselves
   progress_told_ = false;
 }
 

@@ -111,13 +111,13 @@ def assert_publishes(cluster, connection, topic, pid):
     message_id = connection.execute(enqueue, [topic]).fetchone()[0]
     connection.execute("SELECT outbox.resume()")
     assert connection.execute("SELECT outbox.wait_published(%s, '20 s')", [message_id]).fetchone()[0]
-    state = "SELECT state, reason, pid FROM outbox.workers"
+    state = "SELECT state, reason, pid FROM outbox.workers WHERE process = 'outbox worker'"
     wait_until(lambda: connection.execute(state).fetchall() == [("idle", None, pid)], 5, "an idle worker")
     assert complaints(cluster, pid) == []
 
 
 def assert_looks_after_segments(connection):
-    undrained = "SELECT state FROM outbox.segments WHERE state <> 'drained'"
+    undrained = "SELECT state FROM outbox.segments WHERE state NOT IN ('drained', 'archived')"
     wait_until(lambda: connection.execute(undrained).fetchall() == [("open",)], 20, "the worker marks segments")
 
 

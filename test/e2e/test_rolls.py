@@ -15,7 +15,9 @@ def roll(cluster, dbname="postgres"):
 
 
 def states(cluster, dbname="postgres"):
-    return dict(cluster.sql("SELECT segment, state FROM outbox.segments ORDER BY segment", dbname=dbname))
+    """What is archived is drained as well."""
+    shown = cluster.sql("SELECT segment, state FROM outbox.segments ORDER BY segment", dbname=dbname)
+    return {segment: "drained" if state == "archived" else state for segment, state in shown}
 
 
 def wait_drained(cluster, dbname="postgres"):

@@ -30,7 +30,7 @@ SELECT set_eq(
   ARRAY['messages', 'lanes', 'workers', 'segments', 'dead_letters'], 'users meet these views and no table');
 SELECT set_eq(
   $$SELECT DISTINCT proname::text FROM ours WHERE proname NOT LIKE '\_%'$$,
-  ARRAY['enqueue', 'get_message', 'version', 'pause', 'resume', 'wait_published', 'drain', 'roll', 'set_lanes', 'adopt', 'resend', 'replay', 'reset_counters',
+  ARRAY['enqueue', 'get_message', 'version', 'pause', 'resume', 'wait_published', 'drain', 'roll', 'set_lanes', 'adopt', 'resend', 'replay', 'reset_counters', 'set_archive_function',
         'grant_producer', 'grant_operator', 'revoke_producer', 'revoke_operator'], 'users meet these functions');
 
 -- ---- comments

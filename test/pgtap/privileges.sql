@@ -121,7 +121,7 @@ RESET ROLE;
 
 SELECT bag_eq($$SELECT r FROM pg_temp.rights_of('tap_operator') r WHERE r NOT LIKE '% on \_%'$$,
   ARRAY['USAGE on schema', 'SELECT on lanes', 'SELECT on workers', 'SELECT on segments', 'SELECT on messages', 'SELECT on dead_letters', 'EXECUTE on version',
-        'EXECUTE on get_message', 'EXECUTE on wait_published', 'EXECUTE on drain', 'EXECUTE on pause', 'EXECUTE on resume', 'EXECUTE on roll', 'EXECUTE on set_lanes', 'EXECUTE on adopt',
+        'EXECUTE on get_message', 'EXECUTE on wait_published', 'EXECUTE on drain', 'EXECUTE on pause', 'EXECUTE on resume', 'EXECUTE on roll', 'EXECUTE on set_lanes', 'EXECUTE on set_archive_function', 'EXECUTE on adopt',
         'EXECUTE on resend', 'EXECUTE on replay', 'EXECUTE on reset_counters'], 'an operator sees and mends, but does not enqueue or grant');
 SELECT is_empty($$SELECT r FROM pg_temp.rights_of('tap_operator') r WHERE r ~ '^(INSERT|UPDATE|DELETE|TRUNCATE|CREATE|REFERENCES|TRIGGER|USAGE on (server|outbox_kafka))'$$,
   'an operator writes to no table');
