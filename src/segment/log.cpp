@@ -27,7 +27,7 @@ void read_segments(Log* log, Relation relation, Snapshot snapshot) {
     Entry entry{};
     entry.row = {DatumGetInt32(pg::not_null(tuple, segment_column, desc)),
                  DatumGetInt32(pg::not_null(tuple, generation_column, desc)),
-                 DatumGetInt32(pg::not_null(tuple, layout_column, desc)), State::open};
+                 DatumGetInt32(pg::not_null(tuple, layout_column, desc)), State::open, InvalidTransactionId};
     entry.opened_at = DatumGetTimestampTz(pg::not_null(tuple, opened_at_column, desc));
     log->entries[log->count++] = entry;
   }
