@@ -260,6 +260,7 @@ DECLARE
   current_layout integer;
   present integer[];
   chosen integer[];
+  waits text;
 BEGIN
   IF n IS NULL OR n < 1 OR n > most THEN
     RAISE EXCEPTION USING
@@ -313,6 +314,13 @@ BEGIN
   SELECT current_layout + 1, l.server, l.lanes FROM outbox._layout l WHERE l.layout = current_layout AND l.server <> name_of_server;
   IF EXISTS (SELECT FROM outbox._segment s) THEN
     PERFORM outbox._open_segment();
+    SELECT string_agg(DISTINCT w.waits_for, '; ') INTO waits FROM outbox._segment_waits() w WHERE w.waits_for LIKE 'writers: %';
+    IF waits IS NOT NULL THEN
+      RAISE NOTICE USING
+        MESSAGE = 'messages that are enqueued from now on wait until earlier transactions have ended',
+        DETAIL = format('The segments before wait for %s.', waits),
+        HINT = 'See waits_for in outbox.segments.';
+    END IF;
   END IF;
 END
 $$;

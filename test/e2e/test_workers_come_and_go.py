@@ -78,3 +78,15 @@ def test_a_transaction_that_has_enqueued_before_set_lanes_enqueues_to_the_new_la
         early.commit()
     drain(cluster)
     assert [record.value for record in kafka.read_all(topic)] == [b"0", b"1", b"2"]
+
+
+def test_set_lanes_says_for_whom_later_messages_wait(cluster):
+    cluster.sql("CREATE EXTENSION outbox")
+    notices = []
+    with cluster.connect() as writer, cluster.connect(autocommit=True) as operator:
+        writer.execute("SELECT outbox.enqueue('t', 'x')")
+        operator.add_notice_handler(lambda notice: notices.append((notice.message_primary, notice.message_detail)))
+        operator.execute("SELECT outbox.set_lanes(3)")
+        ((message, detail),) = notices
+        assert "wait until earlier transactions have ended" in message
+        assert f"pid {writer.info.backend_pid}" in detail
