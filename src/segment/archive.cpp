@@ -79,7 +79,7 @@ bool keep(std::int32_t segment) {
 
 namespace {
 
-enum FunctionColumn : int { function_column = 2, role_column };
+enum FunctionColumn : int { function_column = 2, role_column, registered_at_column };
 
 // What the function may have exported must not be gone after a crash. The end of what is written can lie just behind the
 // header of a page that has nothing else yet; such a position cannot be flushed, that of the page can.
@@ -170,17 +170,19 @@ ArchiveFunction read_archive_function(Snapshot snapshot) {
     found.registered = true;
     text_to_cstring_buffer(DatumGetTextPP(pg::not_null(tuple, function_column, desc)), found.name, sizeof found.name);
     strlcpy(found.role, NameStr(*DatumGetName(pg::not_null(tuple, role_column, desc))), sizeof found.role);
+    found.registered_at = DatumGetTimestampTz(pg::not_null(tuple, registered_at_column, desc));
   }
   systable_endscan(scan);
   table_close(relation, AccessShareLock);
   return found;
 }
 
-TimestampTz function_due_at(const Entry& entry) {
+TimestampTz function_due_at(const Entry& entry, TimestampTz registered_at) {
   constexpr int64 first_s = 10;
   constexpr int64 longest_s = 600;
   if (entry.taken) return 0;
   if (entry.failures == 0) return entry.drained_at;
+  if (entry.failed_at < registered_at) return registered_at;
   const int64 pause_s = Min(first_s << Min(entry.failures - 1, 10), longest_s);
   return entry.failed_at + pause_s * USECS_PER_SEC;
 }
@@ -231,14 +233,15 @@ char* check_archive_function(Oid function, Oid caller) {
   const bool fits =
       form->prokind == PROKIND_FUNCTION && form->pronargs == 1 && form->proargtypes.values[0] == REGCLASSOID;
   ReleaseSysCache(tuple);
-  char* name = format_procedure_qualified(function);
+  char* name = quote_qualified_identifier(get_namespace_name(get_func_namespace(function)), get_func_name(function));
   if (!fits)
-    ereport(ERROR, (errcode(ERRCODE_INVALID_FUNCTION_DEFINITION), errmsg("%s cannot be the archive function", name),
+    ereport(ERROR, (errcode(ERRCODE_INVALID_FUNCTION_DEFINITION),
+                    errmsg("%s cannot be the archive function", format_procedure(function)),
                     errdetail("It is called with one argument of type regclass: the table of a segment."),
                     errhint("CREATE FUNCTION … (segment regclass) RETURNS void …")));
   if (!pg::may_execute(function, caller))
     ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE), errmsg("permission denied for function %s", name)));
-  return name;
+  return psprintf("%s(regclass)", name);
 }
 
 // `name` may be null.

@@ -27,12 +27,13 @@ struct ArchiveFunction {
   bool registered;
   char name[512];  // with schema and argument
   char role[NAMEDATALEN];
+  TimestampTz registered_at;
 };
 // Server code.
 ArchiveFunction read_archive_function(Snapshot snapshot);
 
-// When the function is due: at once, and after failures later and later. 0: it has taken the segment. Server code.
-TimestampTz function_due_at(const Entry& entry);
+// When the function is due: at once, and after failures later and later. 0: it has taken the segment.
+TimestampTz function_due_at(const Entry& entry, TimestampTz registered_at);
 
 // Calls it, in a transaction of its own, for a segment that it has not taken, as the role that registered it. An error of it is
 // an ERROR. What it has done to the session, who knows: the process must end then. Server code, outside a transaction.

@@ -45,14 +45,18 @@ AS $$
                 WHEN l.kept_at IS NULL THEN 'snapshots' END AS needs
     FROM outbox._log l, setting s
     WHERE l.state <> 'open' AND (l.state = 'drained' OR l.generation = s.generation)
+  ), any_lock AS MATERIALIZED (
+    SELECT l.locktype, l.database, l.relation, l.transactionid, l.virtualtransaction, l.mode, l.pid
+    FROM pg_locks l
+    WHERE EXISTS (SELECT FROM step WHERE needs IN ('writers', 'locks')) AND l.granted AND l.locktype IN ('relation', 'transactionid')
   ), lock AS MATERIALIZED (
+    -- a prepared transaction has no pid, but a lock on its own xid
     SELECT l.relation, l.mode, coalesce('pid ' || l.pid, format('prepared transaction "%s"', p.gid)) AS holder
-    FROM setting s, pg_locks l
-    LEFT JOIN pg_prepared_xacts p ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction
+    FROM setting s, any_lock l
+    LEFT JOIN any_lock x ON l.pid IS NULL AND x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = l.virtualtransaction
+    LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
     LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-    WHERE EXISTS (SELECT FROM step WHERE needs IN ('writers', 'locks'))
-      AND l.locktype = 'relation' AND l.database = s.database AND l.granted
-      AND coalesce(a.backend_type, '') <> 'outbox maintenance'
+    WHERE l.locktype = 'relation' AND l.database = s.database AND coalesce(a.backend_type, '') <> 'outbox maintenance'
   ), held AS MATERIALIZED (
     SELECT greatest(age(a.backend_xid), age(a.backend_xmin)) AS age, 'pid ' || a.pid AS holder
     FROM pg_stat_activity a, setting s

@@ -123,19 +123,27 @@ void make_archive_schema() {
                           quote_identifier(GetUserNameFromId(pg::extension_owner(), false)))));
 }
 
-// Server code. A table of that name may be there: from before the extension was dropped and created again.
-void detach_table(const char* parent, Oid table, const Entry& entry) {
-  if (!OidIsValid(table)) return;
-  char name[NAMEDATALEN];
-  pg_snprintf(name, sizeof name, "%s_%d", parent, entry.row.segment);
-  execute(psprintf("ALTER TABLE outbox.%s DETACH PARTITION outbox.%s", parent, name));
-  if (OidIsValid(get_relname_relid(name, get_namespace_oid(archive_schema, false)))) {
-    char other[NAMEDATALEN];
-    pg_snprintf(other, sizeof other, "%s_%lld", name, (long long)(entry.opened_at / USECS_PER_SEC));
-    execute(psprintf("ALTER TABLE outbox.%s RENAME TO %s", name, other));
-    strlcpy(name, other, sizeof name);
+// Server code. From before the extension was dropped and created again there may be a table of that name, with its indexes.
+void make_names_free(Oid table, TimestampTz opened_at) {
+  if (!OidIsValid(get_relname_relid(get_rel_name(table), get_namespace_oid(archive_schema, false)))) return;
+  Relation relation = relation_open(table, NoLock);
+  List* all = lappend_oid(RelationGetIndexList(relation), table);
+  relation_close(relation, NoLock);
+  ListCell* cell;
+  foreach (cell, all) {
+    const char* name = get_rel_name(lfirst_oid(cell));
+    execute(psprintf("ALTER %s outbox.%s RENAME TO %s", lfirst_oid(cell) == table ? "TABLE" : "INDEX",
+                     quote_identifier(name),
+                     quote_identifier(psprintf("%s_%lld", name, (long long)(opened_at / USECS_PER_SEC)))));
   }
-  execute(psprintf("ALTER TABLE outbox.%s SET SCHEMA %s", name, archive_schema));
+}
+
+// Server code.
+void detach_table(const char* parent, Oid table, TimestampTz opened_at) {
+  if (!OidIsValid(table)) return;
+  execute(psprintf("ALTER TABLE outbox.%s DETACH PARTITION outbox.%s", parent, get_rel_name(table)));
+  make_names_free(table, opened_at);
+  execute(psprintf("ALTER TABLE outbox.%s SET SCHEMA %s", get_rel_name(table), archive_schema));
 }
 
 // Server code.
@@ -148,8 +156,8 @@ void end_tables(const Entry& entry, bool detach) {
   if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
   if (detach) {
     make_archive_schema();
-    detach_table("_message", entry.messages, entry);
-    detach_table("_progress", entry.progress, entry);
+    detach_table("_message", entry.messages, entry.opened_at);
+    detach_table("_progress", entry.progress, entry.opened_at);
   } else {
     drop_table(entry.messages);
     drop_table(entry.progress);

@@ -42,6 +42,7 @@ class Archive final : public Job {
 
 bool Archive::turn(bool) {
   if (failed_) return false;
+  show("looking for what is due");
   look();
   for (const segment::Entry& entry : to_keep_) {
     try {
@@ -64,16 +65,16 @@ void Archive::look() {
   }));
   if (!situation.may_publish() || situation.extension_gone) return transaction.commit();
   const segment::Log log = pg::call([] { return segment::read_log(GetActiveSnapshot()); });
-  const bool function = settings::archive_mode == settings::archive_function &&
-                        pg::call([] { return segment::read_archive_function(GetActiveSnapshot()).registered; });
+  const auto function = pg::call([] { return segment::read_archive_function(GetActiveSnapshot()); });
+  const bool calls = function.registered && settings::archive_mode == settings::archive_function;
   const TransactionId horizon = pg::call([] { return segment::freeze_horizon(); });
   const TimestampTz now = GetCurrentTimestamp();
   for (int i = 0; i < log.count; i++) {
     const segment::Entry& entry = log.entries[i];
     if (entry.row.state != segment::State::drained) continue;
     if (!entry.kept && segment::can_be_frozen(entry, horizon)) to_keep_.push_back(entry);
-    const TimestampTz due = segment::function_due_at(entry);
-    if (function && to_take_ == 0 && due != 0 && due <= now && OidIsValid(entry.messages)) to_take_ = entry.row.segment;
+    const TimestampTz due = segment::function_due_at(entry, function.registered_at);
+    if (calls && to_take_ == 0 && due != 0 && due <= now && OidIsValid(entry.messages)) to_take_ = entry.row.segment;
   }
   transaction.commit();
 }

@@ -57,7 +57,9 @@ void Maintenance::look() {
 
 void Maintenance::look_at_log() {
   const segment::Log log = pg::call([] { return segment::read_log(GetActiveSnapshot()); });
-  function_registered_ = pg::call([] { return segment::read_archive_function(GetActiveSnapshot()).registered; });
+  const auto function = pg::call([] { return segment::read_archive_function(GetActiveSnapshot()); });
+  if (function.registered_at != function_registered_at_) archive_start_.at_once();
+  function_registered_at_ = function.registered_at;
   std::vector<Oid> tables;
   std::int64_t archived = 0;
   for (int i = 0; i < log.count; i++) {

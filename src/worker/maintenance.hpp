@@ -73,9 +73,9 @@ class Maintenance final : public Job {
   std::vector<segment::Entry> entries_;  // `moment` says only whether there is one
   std::int32_t generation_ = 0;
   std::int32_t open_segment_ = 0;
-  bool gone_ = false;  // there are rows of segments that are gone
-  bool function_registered_ = false;
-  std::int64_t archived_ = 0;  // how often something was archived or has failed
+  bool gone_ = false;                       // there are rows of segments that are gone
+  TimestampTz function_registered_at_ = 0;  // 0: there is none
+  std::int64_t archived_ = 0;               // how often something was archived or has failed
 
   bool measure_ = true;  // something was enqueued since the open segment was measured
   bool open_is_empty_ = true;

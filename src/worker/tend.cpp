@@ -209,11 +209,11 @@ bool Maintenance::function_wanted() const {
 }
 
 Maintenance::Clock::time_point Maintenance::next_function_call() const {
-  if (!function_mode() || !function_registered_) return Clock::time_point::max();
+  if (!function_mode() || function_registered_at_ == 0) return Clock::time_point::max();
   TimestampTz next = 0;
   for (const Entry& entry : entries_) {
     if (entry.row.state != State::drained || !OidIsValid(entry.messages)) continue;
-    const TimestampTz due = segment::function_due_at(entry);
+    const TimestampTz due = segment::function_due_at(entry, function_registered_at_);
     if (due != 0 && (next == 0 || due < next)) next = due;
   }
   return next == 0 ? Clock::time_point::max() : clock_at(next);
@@ -293,11 +293,12 @@ std::string Maintenance::waits_of(std::int32_t number) const {
 }
 
 void Maintenance::explain() {
-  const auto failing = std::ranges::find_if(entries_, [](const Entry& entry) {
-    return entry.row.state == State::drained && !entry.taken && entry.failures > 0;
+  const auto failing = std::ranges::find_if(entries_, [this](const Entry& entry) {
+    return entry.row.state == State::drained && !entry.taken && entry.failures > 0 &&
+           entry.failed_at >= function_registered_at_;
   });
   const bool fails = function_mode() && failing != entries_.end();
-  const bool unset = function_wanted() && !function_registered_;
+  const bool unset = function_wanted() && function_registered_at_ == 0;
   in_trouble_ = !error_.empty() || fails || unset;
   if (!error_.empty()) {
     reason_ = error_;
