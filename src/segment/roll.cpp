@@ -8,42 +8,33 @@ namespace outbox::segment {
 
 namespace {
 
-bool add_size(Oid relation_oid, Size* size) {
-  if (!ConditionalLockRelationOid(relation_oid, AccessShareLock)) return false;
-  Relation relation = pg::try_open(relation_oid, NoLock);
-  if (!relation) return false;
-  size->bytes += static_cast<int64>(RelationGetNumberOfBlocks(relation)) * BLCKSZ;
-  relation_close(relation, AccessShareLock);
-  return true;
-}
-
-bool add_sizes_of_indexes(Relation table, Size* size) {
-  List* indexes = RelationGetIndexList(table);
-  bool known = true;
+// pg_total_relation_size() would wait for whoever has locked a table or an index.
+bool lock_all(Relation table) {
+  List* all = RelationGetIndexList(table);
+  bool locked = true;
   ListCell* cell;
-  foreach (cell, indexes) known = known && add_size(lfirst_oid(cell), size);
-  list_free(indexes);
-  return known;
+  foreach (cell, all) locked = locked && ConditionalLockRelationOid(lfirst_oid(cell), AccessShareLock);
+  list_free(all);
+  const Oid toast = table->rd_rel->reltoastrelid;
+  if (!locked || !OidIsValid(toast)) return locked;
+  if (!ConditionalLockRelationOid(toast, AccessShareLock)) return false;
+  Relation toast_table = relation_open(toast, NoLock);
+  locked = lock_all(toast_table);
+  relation_close(toast_table, NoLock);
+  return locked;
 }
 
 }  // namespace
 
 Size measure(Oid table) {
   Size size;
-  if (!OidIsValid(table) || !ConditionalLockRelationOid(table, AccessShareLock)) return size;
-  Relation relation = pg::try_open(table, NoLock);
+  Relation relation =
+      OidIsValid(table) && ConditionalLockRelationOid(table, AccessShareLock) ? pg::try_open(table, NoLock) : nullptr;
   if (!relation) return size;
-  const BlockNumber blocks = RelationGetNumberOfBlocks(relation);
-  size.empty = blocks == 0;
-  size.bytes = static_cast<int64>(blocks) * BLCKSZ;
-  size.known = add_sizes_of_indexes(relation, &size);
-  const Oid toast_oid = relation->rd_rel->reltoastrelid;
-  if (size.known && OidIsValid(toast_oid) && (size.known = add_size(toast_oid, &size))) {
-    Relation toast = relation_open(toast_oid, AccessShareLock);
-    size.known = add_sizes_of_indexes(toast, &size);
-    relation_close(toast, AccessShareLock);
-  }
-  relation_close(relation, AccessShareLock);
+  size.known = lock_all(relation);
+  size.empty = RelationGetNumberOfBlocks(relation) == 0;
+  relation_close(relation, NoLock);
+  if (size.known) size.bytes = DatumGetInt64(DirectFunctionCall1(pg_total_relation_size, ObjectIdGetDatum(table)));
   return size;
 }
 
