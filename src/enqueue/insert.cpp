@@ -126,7 +126,6 @@ pg_uuid_t* insert(const Message& message, const Kept* kept, int64* new_id, int32
   tuple->t_tableOid = RelationGetRelid(leaf);
   heap_insert(leaf, tuple, GetCurrentCommandId(true), 0, nullptr);
   insert_index_entries(leaf, tuple);
-  pgstat_count_heap_insert(leaf, 1);
   heap_freetuple(tuple);
   pfree(values);
   pfree(nulls);

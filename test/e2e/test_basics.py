@@ -78,3 +78,11 @@ def enqueue_of_all_kinds(cluster, topic):
 def views(cluster):
     rows = cluster.sql("SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'v'")
     return [name for (name,) in rows]
+
+
+def test_the_statistics_of_a_segment_count_each_message_once(shared_cluster, database):
+    shared_cluster.sql("CREATE EXTENSION outbox", dbname=database)
+    shared_cluster.sql("SELECT count(outbox.enqueue('t', 'x')) FROM generate_series(1, 100)", dbname=database)
+    inserted = "SELECT n_tup_ins FROM pg_stat_all_tables WHERE relid = 'outbox._message_1'::regclass"
+    wait_until(lambda: shared_cluster.value(inserted, dbname=database), 20, "the statistics know of the messages")
+    assert shared_cluster.value(inserted, dbname=database) == 100
