@@ -64,13 +64,24 @@ class Samples(InBackground):
         return dict(found)
 
     def thirds(self):
-        """{what: (mean of the first third, of the middle, of the last)}; 0 for what was not there."""
+        """{what: (of the first third, of the middle, of the last)}; 0 for what was not there."""
         began, ended = self.all[0][0], self.all[-1][0]
         parts = [[], [], []]
         for at, found in self.all:
             parts[min(int(3 * (at - began) / (ended - began)), 2)].append(found)
         names = sorted({name for _, found in self.all for name in found})
-        return {name: tuple(statistics.fmean(found.get(name, 0) for found in part) for part in parts) for name in names}
+        return {name: tuple(middle_mean([found.get(name, 0) for found in part]) for part in parts) for name in names}
+
+
+def middle_mean(values):
+    """Mean of the middle half.
+
+    What is measured goes up and down with every segment, so a median would be one or the other; and a vacuum that comes
+    along, or a stop of the machine, must not count.
+    """
+    quarter = len(values) // 4
+    middle = statistics.fmean(sorted(values)[quarter : len(values) - quarter])
+    return middle or statistics.fmean(values)  # a little now and then is not nothing
 
 
 def percentile(values, percent):
