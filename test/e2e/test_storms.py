@@ -83,7 +83,7 @@ def test_signals_again_and_again_neither_end_nor_stop_worker_and_launcher(cluste
     topic = kafka.create_topic(unique, partitions=3)
     install(cluster, kafka, topic)
     cluster.wait_worker()
-    wait_until(lambda: len(ours(cluster)) == 2, 20, "worker and launcher, no probe")
+    wait_until(lambda: len(ours(cluster)) == 3, 20, "worker, maintenance and launcher, no probe")
     before = ours(cluster)
     with nothing_breaks(cluster):
         with Load(cluster, topic) as load:
@@ -107,7 +107,7 @@ def test_a_cancelled_worker_or_launcher_goes_on(cluster, kafka, unique):
     topic = kafka.create_topic(unique, partitions=3)
     install(cluster, kafka, topic)
     cluster.wait_worker()
-    wait_until(lambda: len(ours(cluster)) == 2, 20, "worker and launcher, no probe")
+    wait_until(lambda: len(ours(cluster)) == 3, 20, "worker, maintenance and launcher, no probe")
     before = ours(cluster)
     with nothing_breaks(cluster):
         with Load(cluster, topic) as load:
