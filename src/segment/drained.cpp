@@ -30,10 +30,12 @@ void note_quiet(const Entry& entry) {
 
 std::vector<LaneCursor> cursors_of(const Entry& entry, const Log& log, Snapshot snapshot) {
   std::vector<Row> rows;
+  rows.reserve(static_cast<std::size_t>(log.count));
   for (int i = 0; i < log.count; i++) rows.push_back(log.entries[i].row);
   const Rows all{rows.data(), static_cast<int>(rows.size())};
   const Lanes lanes = pg::call([&] { return read_lanes_of_all(entry.row.layout, snapshot); });
   std::vector<LaneCursor> cursors;
+  cursors.reserve(static_cast<std::size_t>(lanes.count));
   for (int i = 0; i < lanes.count; i++)
     cursors.push_back({lanes.lanes[i], receipt::read_cursor(all, entry.row.group(), lanes.lanes[i], snapshot)});
   return cursors;

@@ -183,11 +183,11 @@ Dropped drop(std::int32_t segment, bool detach) {
   Snapshot snapshot = nullptr;
   const Log log = read_again(&snapshot);
   const Entry* entry = find(log, segment);
-  if (!entry || entry->row.state != State::drained)
+  const bool there = entry && entry->row.state == State::drained;  // as it was a moment ago
+  const bool ours = there && entry->row.generation == log.entries[log.count - 1].row.generation;
+  if (ours && !is_published(*entry, log, snapshot))
     result = Dropped::behind;
-  else if (entry->row.generation == log.entries[log.count - 1].row.generation && !is_published(*entry, log, snapshot))
-    result = Dropped::behind;
-  else if (!carry_cursors(*entry, log, snapshot))
+  else if (!there || !carry_cursors(*entry, log, snapshot))
     result = Dropped::busy;
   pg::call([snapshot] { UnregisterSnapshot(snapshot); });
   if (result == Dropped::yes) pg::call([entry, detach] { end_tables(*entry, detach); });

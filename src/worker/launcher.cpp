@@ -81,7 +81,7 @@ std::vector<Oid> databases_to_serve() {
 class Launcher {
  public:
   Launcher() : served_(static_cast<std::size_t>(settings::max_databases)) {
-    for (Served& each : served_) each.children.resize(static_cast<std::size_t>(shared::maintenance_index() + 1));
+    for (Served& each : served_) each.children.resize(static_cast<std::size_t>(shared::maintenance_index()) + 1);
     // After a crash of the server: should a worker be the cause, sessions have some time between two crashes.
     constexpr long pause_ms = 1500;
     constexpr long start_up_ms = 10'000;

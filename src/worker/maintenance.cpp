@@ -86,7 +86,7 @@ void Maintenance::work() {
   roll_if_due();
   if (any_rolled(false) && quiet_.due()) mark_quiet();
   if (any_rolled(true) && drained_.due()) mark_drained();
-  if (next_expiry() <= Clock::now()) drop_expired();
+  drop_expired();
   start_archive();
   if (gone_ && forget_.due()) forget_gone();
   if (summary_wanted_ && next_summary_ <= Clock::now()) summarize();

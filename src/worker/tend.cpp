@@ -143,9 +143,11 @@ Maintenance::Clock::time_point Maintenance::next_expiry() const {
 }
 
 void Maintenance::drop_expired() {
-  if (!drop_.due()) return;
+  const bool any = next_expiry() <= Clock::now();
+  if (any && !drop_.due()) return;
   drop_blocked_ = 0;
   error_.clear();
+  if (!any) return;
   const TimestampTz now = GetCurrentTimestamp();
   for (const Entry& entry : entries_) {
     const auto its = expiry(entry);

@@ -426,6 +426,17 @@ def test_nothing_of_a_function_runs_as_anybody_else_later(cluster, archiver):
     assert sum("cannot set parameter" in note for _, note in found) == 2
 
 
+def test_a_function_copies_segments_to_a_program(cluster, archiver):
+    out = cluster.folder / "out"
+    cluster.sql("GRANT pg_execute_server_program TO archiver")
+    with cluster.connect(user="archiver") as c:
+        define(c, "EXECUTE format('COPY (SELECT convert_from(payload, ''UTF8'') FROM %s ORDER BY id) TO PROGRAM %L',"
+                  f" s, 'cat >> {out}');")
+    numbers = [closed_segment(cluster, f"segment {n}", messages=2) for n in (1, 2)]
+    wait_archived(cluster, *numbers)
+    assert out.read_text() == "segment 1\nsegment 1\nsegment 2\nsegment 2\n"
+
+
 def test_what_set_archive_function_refuses(cluster, topic):
     cluster.psql("""
         CREATE ROLE nobody LOGIN;
