@@ -16,7 +16,7 @@ ROOT = BENCH.parent
 sys.path.insert(0, str(ROOT / "test" / "e2e"))
 
 BUILD = os.environ.get("BUILD", "build")
-MEASURES = ["drain", "transactions", "latency", "idle", "backlog", "dead_tuples"]
+MEASURES = ["drain", "transactions", "latency", "idle", "backlog", "dead_tuples", "maintenance"]
 
 
 def install(tmp):
