@@ -46,6 +46,7 @@ class Maintenance final : public Job {
   void mark_quiet();
   void mark_drained();
   void drop_expired();
+  void forget_catalogs();
   bool drop(const segment::Entry& entry);
   void start_archive();
   void forget_gone();
@@ -87,6 +88,8 @@ class Maintenance final : public Job {
   // What cannot be done just now: numbers of segments, 0 for none.
   std::int32_t roll_blocked_ = 0;
   std::int32_t drop_blocked_ = 0;
+  int dropped_ = 0;  // since the caches were emptied
+
   bool archive_blocked_ = false;  // its process cannot be started
   std::string error_;             // why a segment could not be dropped
   std::string reason_;

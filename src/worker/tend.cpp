@@ -160,6 +160,16 @@ void Maintenance::drop_expired() {
     drop_.later();
 }
 
+// The server's caches keep for ever that names and statistics of tables which are gone are not there: some kB a segment.
+void Maintenance::forget_catalogs() {
+  constexpr int worth_it = 32;
+  if (++dropped_ < worth_it) return;
+  dropped_ = 0;
+  Transaction transaction(false);
+  pg::call([] { InvalidateSystemCaches(); });
+  transaction.commit();
+}
+
 // False: the others will not do better.
 bool Maintenance::drop(const Entry& entry) {
   const std::int32_t number = entry.row.segment;
@@ -169,6 +179,7 @@ bool Maintenance::drop(const Entry& entry) {
     if (result == segment::Dropped::yes) {
       transaction.commit();
       control_changed = true;
+      forget_catalogs();
       return true;
     }
     Transaction::abort();
