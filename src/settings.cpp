@@ -39,7 +39,8 @@ void define_reloadable() {
                           "max.message.bytes must allow it as well.",
                           &max_message_bytes, 1'000'000, 1'000, 256 * 1024 * 1024, PGC_SIGHUP, GUC_UNIT_BYTE, nullptr,
                           nullptr, nullptr);
-  DefineCustomBoolVariable("outbox.allow_data_loss", "Allows to drop the extension while messages are unpublished.",
+  DefineCustomBoolVariable("outbox.allow_data_loss",
+                           "Allows to drop the extension while messages are unpublished, and to change its tables.",
                            nullptr, &allow_data_loss, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
   DefineCustomIntVariable("outbox.workers_per_database", "Workers that publish for each database.",
                           "They share the database's lanes. No more than outbox.max_workers_per_database are started.",

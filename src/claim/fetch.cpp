@@ -36,6 +36,7 @@ struct Reader {
       close();
       return false;
     }
+    enqueue::require_shape(table);
     slot = table_slot_create(table, nullptr);
     rows = table_index_fetch_begin(table);
     return true;

@@ -164,10 +164,14 @@ void walk_leaf(Leaf& leaf, std::uint16_t number, Snapshot snapshot, int32 lane, 
   // Whoever has not heard yet that a segment is drained may find it archived or dropped.
   if (!table && segment::is_over(leaf.segment)) return;
   if (!table)
-    ereport(ERROR,
-            (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("segment %d of the message log has lost its table", leaf.segment),
-             errdetail("Its messages cannot be read, so nothing behind them is published."),
-             errhint("If they can be given up: DELETE FROM outbox._segment WHERE segment = %d", leaf.segment)));
+    ereport(
+        ERROR,
+        (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("segment %d of the message log has lost its table", leaf.segment),
+         errdetail("Its messages cannot be read, so nothing behind them is published."),
+         errhint(
+             "If they can be given up: SET outbox.allow_data_loss = on; DELETE FROM outbox._segment WHERE segment = %d",
+             leaf.segment)));
+  enqueue::require_shape(table);
   leaf.file = pg::rel_file(table);
   Oid index_oid = pg::index_on(table, BTREE_AM_OID, {enqueue::Column::lane, enqueue::Column::xid, enqueue::Column::id});
   if (!OidIsValid(index_oid) && segment::is_over(leaf.segment)) {

@@ -1,6 +1,7 @@
 // The insert: one row into the open leaf and its indexes, without SPI, planner and executor (5 µs against 13). Server code.
 #include "enqueue/message.hpp"
 #include "pg/error.hpp"
+#include "pg/lookup.hpp"
 #include "settings.hpp"
 
 namespace outbox::enqueue {
@@ -81,6 +82,27 @@ uint32 hash_field(const Field& field, uint32 so_far) {
 }
 
 }  // namespace
+
+void require_shape(Relation leaf) {
+  constexpr int never_null = Column::topic;
+  pg::require_columns(
+      leaf, {INT8OID, XID8OID, TIMESTAMPTZOID, UUIDOID, INT4OID, INT4OID, TEXTOID, BYTEAOID, BYTEAOID, JSONBOID},
+      never_null);
+}
+
+void require_room_for_nulls(Relation leaf) {
+  TupleDesc desc = RelationGetDescr(leaf);
+  for (int i = Column::topic; i < desc->natts; i++) {
+    const FormData_pg_attribute* column = TupleDescAttr(desc, i);
+    if (!column->attnotnull || column->attisdropped) continue;
+    ereport(ERROR, (errcode(ERRCODE_NOT_NULL_VIOLATION),
+                    errmsg("column \"%s\" of outbox._message must not be null, and enqueue may write a null there",
+                           NameStr(column->attname)),
+                    errdetail("The extension did not make the column so."),
+                    errhint("ALTER TABLE outbox._message ALTER %s DROP NOT NULL",
+                            quote_identifier(NameStr(column->attname)))));
+  }
+}
 
 int32 lane_of(const Message& message, int64 id, int32 lanes) {
   if (lanes == 1) return 0;

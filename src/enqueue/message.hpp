@@ -20,6 +20,11 @@ enum Column : AttrNumber {
   columns = headers
 };
 
+// An error if a segment's table is not as a roll made it.
+void require_shape(Relation leaf);
+// The same if a column may not be null that enqueue may leave so: its owner's, or one of ours.
+void require_room_for_nulls(Relation leaf);
+
 struct Field {
   Datum value = 0;
   bool null = true;

@@ -25,7 +25,10 @@ bool cache_valid = false;
 Oid watched = InvalidOid;         // outbox._segment
 Oid watched_parent = InvalidOid;  // outbox._message: attaching a segment invalidates it, whatever becomes of triggers
 
+Oid fitting_leaf = InvalidOid;  // looked at since it was last changed: it has the shape that we write
+
 void invalidate(Datum, Oid relation) {
+  if (relation == InvalidOid || relation == fitting_leaf) fitting_leaf = InvalidOid;
   if (relation == InvalidOid || relation == watched || relation == watched_parent) cache_valid = false;
 }
 
@@ -130,6 +133,13 @@ void replace_lost(const OpenSegment& lost) {
   if (load() && cached.segment == lost.segment) segment::open_next();
 }
 
+void require_fitting(Relation leaf) {
+  if (fitting_leaf == RelationGetRelid(leaf)) return;
+  require_shape(leaf);
+  require_room_for_nulls(leaf);
+  fitting_leaf = RelationGetRelid(leaf);
+}
+
 }  // namespace
 
 Relation open_leaf(OpenSegment* chosen) {
@@ -143,6 +153,7 @@ Relation open_leaf(OpenSegment* chosen) {
     const OpenSegment tried = cached;
     Relation leaf = OidIsValid(tried.leaf) ? pg::try_open(tried.leaf, RowExclusiveLock) : nullptr;
     if (leaf && cache_valid) {
+      require_fitting(leaf);
       *chosen = tried;
       return leaf;
     }

@@ -124,6 +124,37 @@ Oid index_on(Relation relation, Oid access_method, std::initializer_list<AttrNum
   return found;
 }
 
+namespace {
+
+const char* difference(TupleDesc desc, int index, Oid type, bool not_null) {
+  if (index >= desc->natts) return psprintf("It has only %d columns.", desc->natts);
+  const FormData_pg_attribute* column = TupleDescAttr(desc, index);
+  if (column->attisdropped) return psprintf("Its column number %d was dropped.", index + 1);
+  if (column->atttypid != type)
+    return psprintf("Column \"%s\" is of type %s, not %s.", NameStr(column->attname), format_type_be(column->atttypid),
+                    format_type_be(type));
+  if (not_null && !column->attnotnull) return psprintf("Column \"%s\" may be null.", NameStr(column->attname));
+  return nullptr;
+}
+
+}  // namespace
+
+void require_columns(Relation relation, std::initializer_list<Oid> types, int not_null) {
+  TupleDesc desc = RelationGetDescr(relation);
+  int index = 0;
+  for (const Oid type : types) {
+    const bool fits = index < desc->natts && !TupleDescAttr(desc, index)->attisdropped &&
+                      TupleDescAttr(desc, index)->atttypid == type &&
+                      (index >= not_null || TupleDescAttr(desc, index)->attnotnull);
+    if (!fits)
+      ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                      errmsg("table \"outbox.%s\" is not as the extension made it", RelationGetRelationName(relation)),
+                      errdetail("%s", difference(desc, index, type, index < not_null)),
+                      errhint("Undo what was done to the table, or restore it from a backup.")));
+    index++;
+  }
+}
+
 Datum not_null(HeapTuple tuple, int attribute, TupleDesc desc) {
   bool null;
   Datum value = heap_getattr(tuple, attribute, desc, &null);

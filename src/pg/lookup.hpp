@@ -31,6 +31,10 @@ Oid leaf_oid(const char* base, int32 segment);
 Oid index_on(Relation relation, Oid access_method, std::initializer_list<AttrNumber> columns);
 
 // The single value of a column in a tuple of ours; an Assert-like ERROR if NULL.
+// An error if the first columns of a table of ours are not of these types, or may be null among the first `not_null` ones:
+// reading them would take one thing for another.
+void require_columns(Relation relation, std::initializer_list<Oid> types, int not_null);
+
 Datum not_null(HeapTuple tuple, int attribute, TupleDesc desc);
 
 }  // namespace outbox::pg

@@ -61,6 +61,7 @@ extern "C" {
 #include "port/pg_bswap.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "replication/logicalworker.h"
 #include "storage/bufmgr.h"
 #include "storage/condition_variable.h"
 #include "storage/ipc.h"
@@ -176,6 +177,14 @@ inline bool may_execute(Oid function, Oid role) {
   return object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE) == ACLCHECK_OK;
 #else
   return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
+#endif
+}
+
+inline bool owns_relation(Oid relation, Oid role) {
+#if PG_VERSION_NUM >= 160000
+  return object_ownercheck(RelationRelationId, relation, role);
+#else
+  return pg_class_ownercheck(relation, role);
 #endif
 }
 

@@ -23,6 +23,10 @@ bool read_newest_in(int32 segment, int32 lane, Snapshot snapshot, Newest* newest
   Oid table_oid = pg::leaf_oid("_progress", segment);
   Relation table = OidIsValid(table_oid) ? pg::try_open(table_oid, AccessShareLock) : nullptr;
   if (!table) return false;
+  pg::require_columns(table,
+                      {INT4OID, INT4OID, INT8OID, INT8OID, INT8OID, INT4OID, INT8OID, TIMESTAMPTZOID, PG_SNAPSHOTOID,
+                       PG_SNAPSHOTOID, BYTEAOID},
+                      0);
   Oid index_oid = pg::index_on(table, BTREE_AM_OID, {lane_column, seq_column});
   if (!OidIsValid(index_oid))
     elog(ERROR, "table \"%s\" has lost its index on (lane, seq)", RelationGetRelationName(table));

@@ -20,6 +20,11 @@ CREATE TABLE outbox._dead_letter (
 );
 COMMENT ON TABLE outbox._dead_letter IS 'messages that Kafka refused for good; resent_at tells those that an operator sent again; replayed is the header outbox-replayed of a replayed copy, else empty';
 
+CREATE TRIGGER ignore_replicated BEFORE INSERT OR UPDATE OR DELETE ON outbox._dead_letter
+FOR EACH ROW EXECUTE FUNCTION outbox._ignore_replicated();
+ALTER TABLE outbox._dead_letter ENABLE ALWAYS TRIGGER ignore_replicated;
+COMMENT ON TRIGGER ignore_replicated ON outbox._dead_letter IS 'leaves out what a subscription brings from another server';
+
 CREATE FUNCTION outbox._text(value bytea) RETURNS text
 LANGUAGE c STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_text';
 COMMENT ON FUNCTION outbox._text(bytea) IS 'bytes as text where they are UTF-8 that the database encoding can show, else NULL';

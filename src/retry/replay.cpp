@@ -250,6 +250,7 @@ int64 replay_segment(int32 segment, const Wanted& wanted, const receipt::Progres
   const Oid table = pg::leaf_oid("_message", segment);
   Relation leaf = OidIsValid(table) ? pg::try_open(table, AccessShareLock) : nullptr;
   if (!leaf) return 0;  // retention was faster
+  enqueue::require_shape(leaf);
   MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "outbox replay", ALLOCSET_DEFAULT_SIZES);
   MemoryContext row = AllocSetContextCreate(context, "outbox replay row", ALLOCSET_DEFAULT_SIZES);
   MemoryContext before = MemoryContextSwitchTo(context);

@@ -163,6 +163,7 @@ ArchiveFunction read_archive_function(Snapshot snapshot) {
   const Oid oid = pg::relation_oid("_archive_function");
   Relation relation = OidIsValid(oid) ? pg::try_open(oid, AccessShareLock) : nullptr;
   if (!relation) return found;
+  pg::require_columns(relation, {BOOLOID, TEXTOID, NAMEOID}, 0);
   TupleDesc desc = RelationGetDescr(relation);
   SysScanDesc scan = systable_beginscan(relation, InvalidOid, false, snapshot, 0, nullptr);
   HeapTuple tuple = systable_getnext(scan);

@@ -10,6 +10,10 @@ CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
 ALTER TABLE outbox._archive_function ENABLE ALWAYS TRIGGER announce;
 COMMENT ON TRIGGER announce ON outbox._archive_function IS 'tells maintenance about changes';
+CREATE TRIGGER ignore_replicated BEFORE INSERT OR UPDATE OR DELETE ON outbox._archive_function
+FOR EACH ROW EXECUTE FUNCTION outbox._ignore_replicated();
+ALTER TABLE outbox._archive_function ENABLE ALWAYS TRIGGER ignore_replicated;
+COMMENT ON TRIGGER ignore_replicated ON outbox._archive_function IS 'leaves out what a subscription brings from another server';
 
 CREATE FUNCTION outbox.set_archive_function(function regprocedure) RETURNS void
 LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'outbox_set_archive_function';

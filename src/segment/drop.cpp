@@ -142,6 +142,8 @@ void make_names_free(Oid table, TimestampTz opened_at) {
 void detach_table(const char* parent, Oid table, TimestampTz opened_at) {
   if (!OidIsValid(table)) return;
   execute(psprintf("ALTER TABLE outbox.%s DETACH PARTITION outbox.%s", parent, get_rel_name(table)));
+  // Else the table would depend on the extension. What it got with the parent's triggers is gone.
+  execute(psprintf("DROP TRIGGER IF EXISTS guard_truncate ON outbox.%s", get_rel_name(table)));
   make_names_free(table, opened_at);
   execute(psprintf("ALTER TABLE outbox.%s SET SCHEMA %s", get_rel_name(table), archive_schema));
 }

@@ -40,6 +40,7 @@ bool read_newest(Identity* stored, int32* generation) {
   Oid oid = pg::relation_oid("_identity");
   Relation relation = OidIsValid(oid) ? pg::try_open(oid, AccessShareLock) : nullptr;
   if (!relation) return false;
+  pg::require_columns(relation, {INT4OID, INT8OID, OIDOID, OIDOID, INT4OID, TEXTOID}, 0);
   Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
   TupleDesc desc = RelationGetDescr(relation);
   SysScanDesc scan = systable_beginscan(relation, InvalidOid, false, snapshot, 0, nullptr);

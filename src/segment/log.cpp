@@ -100,17 +100,12 @@ void leave_out_gone(Log* log) {
   log->count = kept;
 }
 
-Relation open_table(const char* name) {
-  const Oid oid = pg::relation_oid(name);
-  return OidIsValid(oid) ? pg::try_open(oid, AccessShareLock) : nullptr;
-}
-
 }  // namespace
 
 Log read_log(Snapshot snapshot) {
   Log log{};
-  Relation segments = open_table("_segment");
-  Relation events = segments ? open_table("_segment_event") : nullptr;
+  Relation segments = open_segments();
+  Relation events = segments ? open_events() : nullptr;
   if (events) {
     read_segments(&log, segments, snapshot);
     apply_events(&log, events, snapshot);

@@ -11,9 +11,11 @@ enum Column : int { segment_column = 1, generation_column, layout_column };
 enum EventColumn : int { of_column = 1, event_column };
 enum LayoutColumn : int { number_column = 1, server_column, lanes_column };
 
-Relation open_table(const char* name) {
+Relation open_table(const char* name, std::initializer_list<Oid> columns) {
   const Oid oid = pg::relation_oid(name);
-  return OidIsValid(oid) ? pg::try_open(oid, AccessShareLock) : nullptr;
+  Relation relation = OidIsValid(oid) ? pg::try_open(oid, AccessShareLock) : nullptr;
+  if (relation) pg::require_columns(relation, columns, 0);
+  return relation;
 }
 
 Row row_of(HeapTuple tuple, TupleDesc desc) {
@@ -77,10 +79,18 @@ void leave_out_gone(Rows* rows) {
 
 }  // namespace
 
+Relation open_segments() { return open_table("_segment", {INT4OID, INT4OID, INT4OID, TIMESTAMPTZOID}); }
+
+Relation open_events() {
+  return open_table("_segment_event", {INT4OID, TEXTOID, TIMESTAMPTZOID, PG_SNAPSHOTOID, TEXTOID});
+}
+
+Relation open_layouts() { return open_table("_layout", {INT4OID, TEXTOID, INT4ARRAYOID}); }
+
 Rows read_all(Snapshot snapshot) {
   Rows result{nullptr, 0};
-  Relation segments = open_table("_segment");
-  Relation events = segments ? open_table("_segment_event") : nullptr;
+  Relation segments = open_segments();
+  Relation events = segments ? open_events() : nullptr;
   if (events) {
     result = read_rows(segments, snapshot);
     apply_events(&result, events, snapshot);
@@ -92,7 +102,7 @@ Rows read_all(Snapshot snapshot) {
 }
 
 bool read_newest(Snapshot snapshot, Row* newest) {
-  Relation relation = open_table("_segment");
+  Relation relation = open_segments();
   if (!relation) return false;
   Relation index = index_open(pg::primary_key_index(relation), AccessShareLock);
   SysScanDesc scan = systable_beginscan_ordered(relation, index, snapshot, 0, nullptr);
@@ -146,7 +156,7 @@ Lanes lanes_from(Datum value) {
 
 Lanes read_lanes(int32 layout, Snapshot snapshot) {
   Lanes result{nullptr, 0};
-  Relation relation = open_table("_layout");
+  Relation relation = open_layouts();
   if (!relation) return result;
   TupleDesc desc = RelationGetDescr(relation);
   SysScanDesc scan = systable_beginscan(relation, InvalidOid, false, snapshot, 0, nullptr);
@@ -163,7 +173,7 @@ Lanes read_lanes(int32 layout, Snapshot snapshot) {
 
 Lanes read_lanes_of_all(int32 layout, Snapshot snapshot) {
   Lanes result{static_cast<int32*>(palloc(0)), 0};
-  Relation relation = open_table("_layout");
+  Relation relation = open_layouts();
   if (!relation) return result;
   TupleDesc desc = RelationGetDescr(relation);
   SysScanDesc scan = systable_beginscan(relation, InvalidOid, false, snapshot, 0, nullptr);

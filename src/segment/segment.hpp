@@ -23,6 +23,11 @@ struct Row {
   [[nodiscard]] Group group() const { return {generation, layout}; }
 };
 
+// With ACCESS SHARE; nullptr if the table is not there. An error if its columns are not those that the extension made.
+Relation open_segments();
+Relation open_events();
+Relation open_layouts();
+
 // Segments that the log still has, in ascending order, palloc'd in the current context.
 struct Rows {
   Row* rows;

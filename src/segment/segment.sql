@@ -134,6 +134,34 @@ COMMENT ON TRIGGER announce_change ON outbox._segment_event IS 'tells sessions a
 COMMENT ON TRIGGER announce ON outbox._layout IS 'tells sessions and the worker about changes';
 COMMENT ON TRIGGER announce ON outbox._lane IS 'tells sessions and the worker about changes';
 
+CREATE FUNCTION outbox._guard_change() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'outbox_guard_change';
+COMMENT ON FUNCTION outbox._guard_change() IS 'refuses UPDATE, DELETE and TRUNCATE by others than the extension, and leaves out what a subscription brings';
+
+DO $$
+DECLARE
+  guarded text;
+BEGIN
+  FOREACH guarded IN ARRAY ARRAY['_identity', '_layout', '_segment', '_segment_event', '_lane', '_message', '_progress'] LOOP
+    EXECUTE format(
+      'CREATE TRIGGER guard_change BEFORE INSERT OR UPDATE OR DELETE ON outbox.%1$s
+         FOR EACH ROW EXECUTE FUNCTION outbox._guard_change();
+       CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON outbox.%1$s
+         FOR EACH STATEMENT EXECUTE FUNCTION outbox._guard_change();
+       ALTER TABLE outbox.%1$s ENABLE ALWAYS TRIGGER guard_change;
+       ALTER TABLE outbox.%1$s ENABLE ALWAYS TRIGGER guard_truncate;
+       COMMENT ON TRIGGER guard_change ON outbox.%1$s IS ''refuses UPDATE and DELETE, leaves out what a subscription brings'';
+       COMMENT ON TRIGGER guard_truncate ON outbox.%1$s IS ''refuses TRUNCATE'';', guarded);
+  END LOOP;
+END
+$$;
+-- Its rows are deleted when a segment is gone, which a publication of all tables would refuse without this.
+ALTER TABLE outbox._segment_event REPLICA IDENTITY FULL;
+
+CREATE FUNCTION outbox._ignore_replicated() RETURNS trigger
+LANGUAGE c AS 'MODULE_PATHNAME', 'outbox_ignore_replicated';
+COMMENT ON FUNCTION outbox._ignore_replicated() IS 'leaves out what a subscription brings from another server: that one publishes itself';
+
 -- An event 'archived' says with its note how: 'kept' in place (frozen, without the index of the window), or by which function.
 CREATE VIEW outbox._log AS
 SELECT s.segment, s.generation, s.layout,
@@ -218,16 +246,24 @@ BEGIN
   END IF;
 
   EXECUTE format(
-    'CREATE TABLE outbox._message_%1$s (LIKE outbox._message INCLUDING STORAGE) USING heap
+    'CREATE TABLE outbox._message_%1$s (LIKE outbox._message INCLUDING STORAGE INCLUDING CONSTRAINTS) USING heap
        WITH (vacuum_truncate = off, autovacuum_vacuum_insert_threshold = -1);
      CREATE INDEX _message_%1$s_window ON outbox._message_%1$s USING btree (lane, xid, id);
      CREATE INDEX _message_%1$s_id ON outbox._message_%1$s USING brin (id) WITH (pages_per_range = 32);
      ALTER TABLE outbox._message ATTACH PARTITION outbox._message_%1$s FOR VALUES IN (%1$s);
-     CREATE TABLE outbox._progress_%1$s (LIKE outbox._progress INCLUDING STORAGE) USING heap
+     CREATE TABLE outbox._progress_%1$s (LIKE outbox._progress INCLUDING STORAGE INCLUDING CONSTRAINTS) USING heap
        WITH (vacuum_truncate = off, autovacuum_vacuum_insert_threshold = -1);
      CREATE UNIQUE INDEX _progress_%1$s_lane ON outbox._progress_%1$s USING btree (lane, seq);
      CREATE INDEX _progress_%1$s_id ON outbox._progress_%1$s USING brin (first_id, last_id) WITH (pages_per_range = 8);
      ALTER TABLE outbox._progress ATTACH PARTITION outbox._progress_%1$s FOR VALUES IN (%1$s);', new_segment);
+  -- The parents' triggers for rows come with ATTACH; of those for statements each table needs its own.
+  EXECUTE format(
+    'CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON outbox._message_%1$s
+       FOR EACH STATEMENT EXECUTE FUNCTION outbox._guard_change();
+     CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON outbox._progress_%1$s
+       FOR EACH STATEMENT EXECUTE FUNCTION outbox._guard_change();
+     ALTER TABLE outbox._message_%1$s ENABLE ALWAYS TRIGGER guard_truncate;
+     ALTER TABLE outbox._progress_%1$s ENABLE ALWAYS TRIGGER guard_truncate;', new_segment);
   PERFORM outbox._revoke_all(format('outbox._message_%s', new_segment)::regclass);
   PERFORM outbox._revoke_all(format('outbox._progress_%s', new_segment)::regclass);
 

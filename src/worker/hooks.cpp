@@ -3,6 +3,7 @@
 #include "enqueue/message.hpp"
 #include "pg/error.hpp"
 #include "pg/lookup.hpp"
+#include "segment/guard_change.hpp"
 #include "segment/guard_drop.hpp"
 #include "shared/shared.hpp"
 #include "worker/process.hpp"
@@ -151,6 +152,7 @@ void utility(PlannedStmt* pstmt, const char* text, bool read_only_tree, ProcessU
   const bool commit_prepared = is_commit_prepared(statement);
   const bool ours = changes_what_we_read(statement);
   const bool creates_extension = IsA(statement, CreateExtensionStmt);
+  if (OidIsValid(MyDatabaseId)) segment::guard_statement(statement);
   if (shared::get() && touches_databases(statement)) {
     const char* name = wanted_alone(statement);
     const Oid oid = name ? get_database_oid(name, true) : InvalidOid;

@@ -76,6 +76,10 @@ CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();
 ALTER TABLE outbox._pause ENABLE ALWAYS TRIGGER announce;
 COMMENT ON TRIGGER announce ON outbox._pause IS 'tells the worker about changes';
+CREATE TRIGGER ignore_replicated BEFORE INSERT OR UPDATE OR DELETE ON outbox._pause
+FOR EACH ROW EXECUTE FUNCTION outbox._ignore_replicated();
+ALTER TABLE outbox._pause ENABLE ALWAYS TRIGGER ignore_replicated;
+COMMENT ON TRIGGER ignore_replicated ON outbox._pause IS 'leaves out what a subscription brings from another server';
 
 CREATE FUNCTION outbox.pause() RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp

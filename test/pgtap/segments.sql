@@ -48,7 +48,9 @@ SELECT is_empty($$SELECT relname FROM leaf WHERE relname LIKE '\_progress%' AND 
                   (SELECT FROM index WHERE index.leaf = relname AND method = 'btree' AND columns LIKE 'lane,%')$$,
   'progress is found from its lane');
 SELECT is_empty($$SELECT conname FROM pg_constraint WHERE conrelid IN (SELECT oid FROM leaf) AND contype IN ('f', 'p', 'u', 'x')$$, 'no constraint is checked by an insert');
-SELECT is_empty($$SELECT tgname FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM leaf)$$, 'no trigger fires at an insert');
+SELECT set_eq($$SELECT leaf.relname::text, tgname::text, tgenabled::text FROM pg_trigger JOIN leaf ON leaf.oid = tgrelid$$,
+  $$SELECT leaf.relname::text, name, 'A' FROM leaf, unnest(ARRAY['guard_change', 'guard_truncate']) name$$,
+  'every segment is guarded, and has no other trigger');
 
 SELECT is_empty(
   $$SELECT relname, privilege_type, grantee::regrole FROM leaf, aclexplode(relacl) WHERE grantee <> relowner$$,
