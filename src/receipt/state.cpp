@@ -34,8 +34,7 @@ std::vector<std::int32_t> read_lanes_in_use(Snapshot snapshot) {
     lanes.insert(lanes.end(), more.begin(), more.end());
   }
   std::ranges::sort(lanes);
-  const auto repeated = std::ranges::unique(lanes);
-  lanes.erase(repeated.begin(), repeated.end());
+  lanes.erase(std::unique(lanes.begin(), lanes.end()), lanes.end());
   return lanes;
 }
 
