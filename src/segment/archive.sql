@@ -26,6 +26,10 @@ LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 $$;
 COMMENT ON FUNCTION outbox._is_past(pg_snapshot, pg_snapshot) IS 'whether every transaction that is finished in the second snapshot is finished in the first';
 
+CREATE FUNCTION outbox._bytes(relation regclass) RETURNS bigint
+LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_bytes';
+COMMENT ON FUNCTION outbox._bytes(regclass) IS 'size of a table with indexes and TOAST; NULL, instead of waiting, while somebody has locked it';
+
 -- Of pg_locks, pg_stat_activity and the like only what some segment waits for is read.
 CREATE FUNCTION outbox._segment_waits(OUT segment integer, OUT waits_for text) RETURNS SETOF record
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -113,8 +117,8 @@ SELECT s.segment,
        s.opened_at, s.rolled_at, s.drained_at, a.archived_at,
        to_regclass('outbox._message_' || s.segment) AS message_table,
        to_regclass('outbox._progress_' || s.segment) AS progress_table,
-       pg_total_relation_size(to_regclass('outbox._message_' || s.segment)) AS message_bytes,
-       pg_total_relation_size(to_regclass('outbox._progress_' || s.segment)) AS progress_bytes,
+       outbox._bytes(to_regclass('outbox._message_' || s.segment)) AS message_bytes,
+       outbox._bytes(to_regclass('outbox._progress_' || s.segment)) AS progress_bytes,
        w.waits_for
 FROM outbox._log s
 CROSS JOIN LATERAL (
@@ -130,6 +134,6 @@ COMMENT ON COLUMN outbox.segments.archived_at IS 'when it was frozen and lost th
 COMMENT ON COLUMN outbox.segments.message_table IS 'table with the segment''s messages';
 COMMENT ON COLUMN outbox.segments.progress_table IS 'table with the progress and receipts written while the segment was open';
 COMMENT ON COLUMN outbox.segments.lanes IS 'how many lanes the messages of this segment are spread over';
-COMMENT ON COLUMN outbox.segments.message_bytes IS 'size of the segment''s messages with indexes and TOAST, in bytes';
-COMMENT ON COLUMN outbox.segments.progress_bytes IS 'size of the segment''s progress log with indexes, in bytes';
+COMMENT ON COLUMN outbox.segments.message_bytes IS 'size of the segment''s messages with indexes and TOAST, in bytes; NULL while the table is locked';
+COMMENT ON COLUMN outbox.segments.progress_bytes IS 'size of the segment''s progress log with indexes, in bytes; NULL while the table is locked';
 COMMENT ON COLUMN outbox.segments.waits_for IS 'who or what holds up its next step just now: writers, lanes that have not published it, the archive function, snapshots (before it is frozen), locks (before it is dropped); with pid, or name of the prepared transaction';

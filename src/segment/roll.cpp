@@ -8,20 +8,27 @@ namespace outbox::segment {
 
 namespace {
 
-// pg_total_relation_size() would wait for whoever has locked a table or an index.
-bool lock_all(Relation table) {
-  List* all = RelationGetIndexList(table);
-  bool locked = true;
+int64 bytes_of(Relation relation) {
+  int64 blocks = 0;
+  for (const ForkNumber fork : {MAIN_FORKNUM, FSM_FORKNUM, VISIBILITYMAP_FORKNUM, INIT_FORKNUM})
+    if (smgrexists(RelationGetSmgr(relation), fork)) blocks += RelationGetNumberOfBlocksInFork(relation, fork);
+  return blocks * BLCKSZ;
+}
+
+// Each lock is only tried, and given back at once: pg_total_relation_size() would wait. False: somebody has locked it.
+bool add_size(Oid oid, Size* size) {
+  if (!ConditionalLockRelationOid(oid, AccessShareLock)) return false;
+  Relation relation = pg::try_open(oid, NoLock);
+  if (!relation) return false;
+  size->bytes += bytes_of(relation);
+  List* parts = RelationGetIndexList(relation);
+  if (OidIsValid(relation->rd_rel->reltoastrelid)) parts = lappend_oid(parts, relation->rd_rel->reltoastrelid);
+  bool known = true;
   ListCell* cell;
-  foreach (cell, all) locked = locked && ConditionalLockRelationOid(lfirst_oid(cell), AccessShareLock);
-  list_free(all);
-  const Oid toast = table->rd_rel->reltoastrelid;
-  if (!locked || !OidIsValid(toast)) return locked;
-  if (!ConditionalLockRelationOid(toast, AccessShareLock)) return false;
-  Relation toast_table = relation_open(toast, NoLock);
-  locked = lock_all(toast_table);
-  relation_close(toast_table, NoLock);
-  return locked;
+  foreach (cell, parts) known = known && add_size(lfirst_oid(cell), size);
+  list_free(parts);
+  relation_close(relation, AccessShareLock);
+  return known;
 }
 
 }  // namespace
@@ -31,10 +38,9 @@ Size measure(Oid table) {
   Relation relation =
       OidIsValid(table) && ConditionalLockRelationOid(table, AccessShareLock) ? pg::try_open(table, NoLock) : nullptr;
   if (!relation) return size;
-  size.known = lock_all(relation);
   size.empty = RelationGetNumberOfBlocks(relation) == 0;
-  relation_close(relation, NoLock);
-  if (size.known) size.bytes = DatumGetInt64(DirectFunctionCall1(pg_total_relation_size, ObjectIdGetDatum(table)));
+  size.known = add_size(table, &size);
+  relation_close(relation, AccessShareLock);
   return size;
 }
 
@@ -50,4 +56,16 @@ bool roll(int32 segment) {
   return true;
 }
 
+namespace {
+
+// Whoever only watches does not wait for locks.
+Datum bytes(PG_FUNCTION_ARGS) {
+  const Size size = measure(PG_GETARG_OID(0));
+  if (!size.known) PG_RETURN_NULL();
+  PG_RETURN_INT64(size.bytes);
+}
+
+}  // namespace
 }  // namespace outbox::segment
+
+OUTBOX_SERVER_FUNCTION(outbox_bytes, outbox::segment::bytes);

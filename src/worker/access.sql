@@ -38,7 +38,7 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     'USAGE ON SCHEMA outbox',
     'SELECT ON TABLE outbox.lanes', 'SELECT ON TABLE outbox.workers', 'SELECT ON TABLE outbox.segments',
     'EXECUTE ON FUNCTION outbox._default_server()', 'EXECUTE ON FUNCTION outbox._lane_counters()',
-    'EXECUTE ON FUNCTION outbox._workers()', 'EXECUTE ON FUNCTION outbox._segment_waits()', 'EXECUTE ON FUNCTION outbox.version()']
+    'EXECUTE ON FUNCTION outbox._workers()', 'EXECUTE ON FUNCTION outbox._segment_waits()', 'EXECUTE ON FUNCTION outbox._bytes(regclass)', 'EXECUTE ON FUNCTION outbox.version()']
 $$;
 COMMENT ON FUNCTION outbox._monitor_rights() IS 'what pg_monitor may read';
 
