@@ -51,7 +51,7 @@ bool Lane::has_unread() const { return !windows_.empty() && !windows_.back().rea
 bool Lane::can_open_window() const { return windows_.size() < most_windows && !has_unread(); }
 
 // Counts the window anew, and returns by how much that is more than before (rows may have been vacuumed).
-std::int64_t Lane::walk(Window& window, const claim::TransactionSnapshot& from, const Moment& moment) {
+std::int64_t Lane::walk(Window& window, const claim::TransactionSnapshot& from, const Moment& moment) const {
   std::vector<claim::Leaf> leaves = moment.leaves;
   claim::Walk found =
       claim::walk_window(leaves, moment.snapshot, number_, from, window.upto, window.above, window.ranges);

@@ -93,7 +93,7 @@ class Lane {
   };
 
   [[nodiscard]] const claim::TransactionSnapshot& newest_end() const;
-  std::int64_t walk(Window& window, const claim::TransactionSnapshot& from, const Moment& moment);
+  std::int64_t walk(Window& window, const claim::TransactionSnapshot& from, const Moment& moment) const;
   void recount(std::int64_t more, std::uint64_t finished);
   void open_window(const Moment& moment);
   [[nodiscard]] std::uint64_t count(const std::vector<claim::Leaf>& leaves, const claim::TransactionSnapshot& from,
