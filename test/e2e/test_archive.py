@@ -242,6 +242,7 @@ def test_detached_segments_are_moved_and_outlive_the_extension(cluster, embedded
     assert cluster.sql(moved) == [("moved",)] * 3
     assert cluster.value("SELECT count(*) FROM outbox_archive._progress_1") > 0
     assert cluster.sql("SELECT inhparent FROM pg_inherits WHERE inhrelid = 'outbox_archive._message_1'::regclass") == []
+    assert cluster.sql("SELECT tgname FROM pg_trigger WHERE tgrelid::regclass::text LIKE 'outbox_archive.%%'") == []
     assert cluster.sql("SELECT 1 FROM outbox.messages WHERE payload = 'moved'") == []
     cluster.sql("SET outbox.allow_data_loss = on")
     drain(cluster)
