@@ -127,9 +127,13 @@ BEGIN
     ORDER BY (enqueued BETWEEN s.opened_at - interval '1 minute' AND coalesce(s.rolled_at, 'infinity') + interval '1 minute') DESC,
              s.segment DESC
   LOOP
-    EXECUTE format('SELECT m.id, m.lane, m.xid FROM outbox._message_%s m WHERE m.id = ANY ($1) AND m.message_id = $2',
-                   candidate.segment)
-    INTO found_id, found_lane, found_xid USING ids, $1;
+    BEGIN
+      EXECUTE format('SELECT m.id, m.lane, m.xid FROM outbox._message_%s m WHERE m.id = ANY ($1) AND m.message_id = $2',
+                     candidate.segment)
+      INTO found_id, found_lane, found_xid USING ids, $1;
+    EXCEPTION WHEN undefined_table THEN
+      CONTINUE;  -- it was dropped just now
+    END;
     IF found_id IS NOT NULL THEN
       found_segment := candidate.segment;
       RETURN;

@@ -49,6 +49,7 @@ AS $$
            CASE WHEN l.state = 'rolled' AND l.quiet_at IS NULL THEN 'writers'
                 WHEN l.state = 'rolled' THEN 'lanes'
                 WHEN s.mode = 'function' AND l.taken_at IS NULL THEN 'function'
+                WHEN s.mode = 'detach' AND l.kept_at IS NULL THEN 'snapshots'
                 WHEN s.retention >= interval '0' AND clock_timestamp() >= l.drained_at + s.retention THEN 'locks'
                 WHEN l.kept_at IS NULL THEN 'snapshots' END AS needs
     FROM outbox._log l, setting s
@@ -96,7 +97,8 @@ AS $$
               AND (c.lane IS NULL OR NOT outbox._is_past(c.completed, q.moment)))
          WHEN 'function' THEN
            CASE WHEN NOT (SELECT has_function FROM setting) THEN 'an archive function: SELECT outbox.set_archive_function(…)'
-                ELSE 'the archive function, which has failed ' || nullif(s.archive_failures, 0) || ' times: ' || s.archive_error END
+                ELSE 'the archive function, which has failed ' || nullif(s.archive_failures, 0)
+                     || CASE s.archive_failures WHEN 1 THEN ' time: ' ELSE ' times: ' END || s.archive_error END
          WHEN 'locks' THEN
            (SELECT 'locks: ' || string_agg(DISTINCT k.holder, ', ') FROM lock k
             WHERE k.relation IN (s.messages, s.progress, 'outbox._message'::regclass, 'outbox._progress'::regclass))

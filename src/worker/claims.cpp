@@ -43,6 +43,7 @@ void Worker::share_lanes() {
   if (leaves_.empty()) return;
   Snapshot snapshot = pg::call([] { return RegisterSnapshot(GetLatestSnapshot()); });
   wanted_lanes_ = receipt::read_lanes_in_use(snapshot);
+  layout_lanes_ = receipt::read_lanes(group_.layout, snapshot);
   pg::call([snapshot] { UnregisterSnapshot(snapshot); });
 
   const std::size_t share = fair_share();

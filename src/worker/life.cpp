@@ -8,6 +8,7 @@ namespace outbox::worker {
 
 bool control_changed = true;
 Oid watched_table = InvalidOid;
+Oid watched_events = InvalidOid;
 
 namespace {
 
@@ -38,7 +39,7 @@ void look_again() {
 }
 
 void note_relation(Datum, Oid relation) {
-  if (relation == InvalidOid || relation == watched_table) look_again();
+  if (relation == InvalidOid || relation == watched_table || relation == watched_events) look_again();
 }
 
 void note_catalog(Datum, int, uint32) { look_again(); }

@@ -43,5 +43,7 @@ void live(const Place& place, Job* (*make)(const Place& place));
 extern bool control_changed;
 // outbox._segment: every change of ours that a process must hear of invalidates it, see outbox._announce().
 extern Oid watched_table;
+// outbox._segment_event: what becomes of segments is not told to those who enqueue.
+extern Oid watched_events;
 
 }  // namespace outbox::worker

@@ -18,6 +18,7 @@ void Worker::look() {
   KafkaServer server;
   Transaction transaction(true);
   watched_table = pg::call([] { return pg::relation_oid("_segment"); });
+  watched_events = pg::call([] { return pg::relation_oid("_segment_event"); });
   const Look found = pg::call([] { return look_at_catalogs(); });
   situation_ = situation_of(found);
   // Adopted: outbox.adopt() has copied what waited for it into lanes, and its writers had all ended.

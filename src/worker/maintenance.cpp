@@ -45,6 +45,7 @@ void Maintenance::look() {
   entries_.clear();
   Transaction transaction(true);
   watched_table = pg::call([] { return pg::relation_oid("_segment"); });
+  watched_events = pg::call([] { return pg::relation_oid("_segment_event"); });
   Look found = pg::call([] { return look_at_catalogs(); });
   found.paused = false;  // outbox.pause() is about publishing
   situation_ = situation_of(found);
@@ -108,6 +109,7 @@ Maintenance::Clock::time_point Maintenance::next_work() const {
     at(next_function_call() != Clock::time_point::max(), std::max(archive_start_.at(), next_function_call()));
   }
   at(gone_, forget_.at());
+  at(explain_again_, next_explanation_);
   at(summary_wanted_, next_summary_);
   return next;
 }

@@ -46,6 +46,7 @@ class Maintenance final : public Job {
   void mark_quiet();
   void mark_drained();
   void drop_expired();
+  [[nodiscard]] bool ends_its_layout(const segment::Entry& entry) const;
   void forget_catalogs();
   bool drop(const segment::Entry& entry);
   void start_archive();
@@ -93,7 +94,8 @@ class Maintenance final : public Job {
   bool archive_blocked_ = false;  // its process cannot be started
   std::string error_;             // why a segment could not be dropped
   std::string reason_;
-  bool in_trouble_ = false;  // more than that somebody is in the way
+  bool explain_again_ = false;  // it may have changed since it was written
+  bool in_trouble_ = false;     // more than that somebody is in the way
 
   Clock::time_point next_look_{};
   Clock::time_point next_measure_{};

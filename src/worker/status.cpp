@@ -177,7 +177,12 @@ Datum announce(PG_FUNCTION_ARGS) {
   if (!CALLED_AS_TRIGGER(fcinfo))
     ereport(ERROR,
             (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED), errmsg("outbox._announce() is a trigger function")));
-  enqueue::forget_open_segment();
+  Relation table = reinterpret_cast<TriggerData*>(fcinfo->context)->tg_relation;
+  // Which segment is open does not change by what becomes of the others; a roll writes to outbox._segment as well.
+  if (RelationGetRelid(table) == pg::relation_oid("_segment_event"))
+    CacheInvalidateRelcache(table);
+  else
+    enqueue::forget_open_segment();
   enqueue::wake_at_commit();
   return PointerGetDatum(nullptr);
 }

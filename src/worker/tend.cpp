@@ -128,10 +128,25 @@ void Maintenance::mark_drained() {
 
 // ---- drop
 
+// The last segment of a layout, while there are earlier ones: what of them was published late has its receipt there.
+bool Maintenance::ends_its_layout(const Entry& entry) const {
+  bool earlier = false;
+  for (const Entry& other : entries_) {
+    if (!(other.row.group() == entry.row.group()) || other.row.segment == entry.row.segment) continue;
+    if (other.row.segment > entry.row.segment) return false;
+    earlier = true;
+  }
+  return earlier;
+}
+
 std::optional<TimestampTz> Maintenance::expiry(const Entry& entry) const {
   if (settings::retention < 0 || entry.row.state != State::drained) return std::nullopt;
   // What a function is to take stays until it has.
   if (function_mode() && !entry.taken && OidIsValid(entry.messages)) return std::nullopt;
+  // What is handed over is as small as it gets.
+  if (settings::archive_mode == settings::archive_detach && !entry.kept && OidIsValid(entry.messages))
+    return std::nullopt;
+  if (ends_its_layout(entry)) return std::nullopt;
   return entry.drained_at + std::int64_t{settings::retention} * USECS_PER_SEC;
 }
 
@@ -313,12 +328,14 @@ void Maintenance::explain() {
   const bool fails = function_mode() && failing != entries_.end();
   const bool unset = function_wanted() && function_registered_at_ == 0;
   in_trouble_ = !error_.empty() || fails || unset;
+  explain_again_ = false;
   if (!error_.empty()) {
     reason_ = error_;
   } else if (unset) {
     reason_ = "outbox.archive_mode is function and there is none: SELECT outbox.set_archive_function(…)";
   } else if (fails || drop_blocked_ != 0) {
-    if (next_explanation_ > Clock::now()) return;
+    explain_again_ = next_explanation_ > Clock::now();
+    if (explain_again_) return;
     next_explanation_ = Clock::now() + explanation_interval;
     const std::int32_t number = fails ? failing->row.segment : drop_blocked_;
     const std::string waits = waits_of(number);

@@ -158,8 +158,11 @@ void Worker::give_back_memory() {
 void Worker::note_completed(std::uint32_t wanted) {
   if (wanted == progress_noted_ || !situation_.may_publish()) return;
   progress_noted_ = wanted;
-  for (const auto& lane : lanes_)
-    if (lane->idle()) lane->note_completed();  // the others write progress by themselves
+  for (const auto& lane : lanes_) {
+    // One that waits for its layout has nothing to say, and one that is busy writes progress by itself.
+    const bool of_layout = std::ranges::find(layout_lanes_, lane->number()) != layout_lanes_.end();
+    if (of_layout && lane->idle()) lane->note_completed();
+  }
   progress_told_ = false;
 }
 

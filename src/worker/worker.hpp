@@ -107,7 +107,8 @@ class Worker final : public Job {
   std::vector<claim::Leaf> leaves_;   // not drained
   std::vector<claim::Leaf> waiting_;  // of later layouts: until all of `leaves_` are drained
   std::int32_t newest_segment_ = 0;
-  std::vector<std::int32_t> wanted_lanes_;
+  std::vector<std::int32_t> wanted_lanes_;  // of all layouts that are not drained
+  std::vector<std::int32_t> layout_lanes_;  // of the one that is being published
   std::uint32_t workers_seen_ = 0;
   std::uint32_t progress_noted_;  // the newest Database::progress_wanted that is being fulfilled
   bool progress_told_ = true;     // maintenance knows of it
