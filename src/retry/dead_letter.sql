@@ -25,6 +25,16 @@ FOR EACH ROW EXECUTE FUNCTION outbox._ignore_replicated();
 ALTER TABLE outbox._dead_letter ENABLE ALWAYS TRIGGER ignore_replicated;
 COMMENT ON TRIGGER ignore_replicated ON outbox._dead_letter IS 'leaves out what a subscription brings from another server';
 
+-- A dead letter that is deleted looks published.
+CREATE TRIGGER guard_change BEFORE DELETE ON outbox._dead_letter
+FOR EACH ROW EXECUTE FUNCTION outbox._guard_change();
+CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON outbox._dead_letter
+FOR EACH STATEMENT EXECUTE FUNCTION outbox._guard_change();
+ALTER TABLE outbox._dead_letter ENABLE ALWAYS TRIGGER guard_change;
+ALTER TABLE outbox._dead_letter ENABLE ALWAYS TRIGGER guard_truncate;
+COMMENT ON TRIGGER guard_change ON outbox._dead_letter IS 'refuses DELETE';
+COMMENT ON TRIGGER guard_truncate ON outbox._dead_letter IS 'refuses TRUNCATE';
+
 CREATE FUNCTION outbox._text(value bytea) RETURNS text
 LANGUAGE c STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_text';
 COMMENT ON FUNCTION outbox._text(bytea) IS 'bytes as text where they are UTF-8 that the database encoding can show, else NULL';

@@ -86,7 +86,7 @@ void Lane::open_window(const Moment& moment) {
   window.sync = resumed || !moment.waiting.empty() ? sync_reached_ : moment.sync;
   // A resumed window can be long, and operators want to know at once how much there is behind it.
   const std::uint64_t behind = resumed ? count(moment.leaves, window.upto, moment) : 0;
-  const std::uint64_t waiting = count(moment.waiting, waiting_counted_, moment);
+  const std::uint64_t waiting = count_waiting(moment);
   if (!resumed) window.unread = counted_behind_;
   const std::int64_t more = walk(window, newest_end(), moment);
   recount(more + static_cast<std::int64_t>(behind + waiting), moment.finished);
@@ -108,6 +108,23 @@ std::uint64_t Lane::count(const std::vector<claim::Leaf>& leaves, const claim::T
   std::vector<claim::Leaf> walked = leaves;
   claim::WindowRanges unused;
   return claim::walk_window(walked, moment.snapshot, number_, from, moment.now, 0, unused, 1).total;
+}
+
+// Nobody will fetch these soon, so what is not there (savepoints that were rolled back) must be left out here.
+std::uint64_t Lane::count_waiting(const Moment& moment) const {
+  if (moment.waiting.empty()) return 0;
+  std::vector<claim::Leaf> leaves = moment.waiting;
+  claim::WindowRanges ranges;
+  std::int64_t above = 0;
+  for (std::uint64_t counted = 0;;) {
+    claim::Walk part =
+        claim::walk_window(leaves, moment.snapshot, number_, waiting_counted_, moment.now, above, ranges);
+    const bool last = part.total <= part.smallest.size();
+    if (!part.smallest.empty()) above = part.smallest.back().id;
+    (void)claim::keep_visible(part.smallest, leaves, moment.snapshot, number_);
+    counted += part.smallest.size();
+    if (last) return counted;
+  }
 }
 
 std::unique_ptr<claim::Batch> Lane::read_window(Window& window, const Moment& moment, const claim::Budget& budget) {

@@ -96,6 +96,7 @@ class Lane {
   std::int64_t walk(Window& window, const claim::TransactionSnapshot& from, const Moment& moment) const;
   void recount(std::int64_t more, std::uint64_t finished);
   void open_window(const Moment& moment);
+  [[nodiscard]] std::uint64_t count_waiting(const Moment& moment) const;
   [[nodiscard]] std::uint64_t count(const std::vector<claim::Leaf>& leaves, const claim::TransactionSnapshot& from,
                                     const Moment& moment) const;
   std::unique_ptr<claim::Batch> read_window(Window& window, const Moment& moment, const claim::Budget& budget);

@@ -1,6 +1,7 @@
 // Gets what the catalogs say: is the extension there, may this database publish, which segments, lanes and Kafka settings
 // are there. Hands on a Situation, and lets go of what does not hold any more.
 #include "pg/lookup.hpp"
+#include "segment/log.hpp"
 #include "settings.hpp"
 #include "worker/kafka_server.hpp"
 #include "worker/transaction.hpp"
@@ -113,7 +114,9 @@ void Worker::serve_segment_request() {
   Transaction transaction(true);
   pg::call([] {
     segment::Row open;
-    if (!segment::read_open(&open) && OidIsValid(pg::extension_oid())) segment::open_next();
+    // Whoever has the lock opens one just now.
+    if (!OidIsValid(pg::extension_oid()) || !segment::lock_log()) return;
+    if (!segment::read_open(&open)) segment::open_next();
   });
   transaction.commit();
   ConditionVariableBroadcast(&database_->moved);

@@ -118,6 +118,11 @@ HOLDERS = size(EACH_OF_ITS_KIND, [*EACH_OF_ITS_KIND, progress_reader, view_reade
 # ---- they hold up drops, nothing else
 
 
+def of_sessions(waits):
+    """Without the worker's: a lane's newest progress may stand in a segment that is just being dropped, for milliseconds."""
+    return {what: times for what, times in waits.items() if what[1] != "outbox worker"}
+
+
 def assert_goes_on(cluster, load, segments):
     """So many segments are opened meanwhile, and what was committed is published soon."""
     newest = max(states(cluster))
@@ -153,7 +158,7 @@ def test_a_reader_of_all_segments_holds_up_drops_only_and_is_named(cluster, kafk
                 assert held <= set(tables(cluster)), "what is read stays"
             wait_states(cluster, lambda s: not held & s.keys(), 30, "dropped when the reader has gone")
         # writers wait for each other's rows: that is what they are for
-        assert waits.others_than("transactionid", "tuple", "extend") == {}
+        assert of_sessions(waits.others_than("transactionid", "tuple", "extend")) == {}
     drain(cluster)
     with kafka.reader(topic) as reader:
         check(load, reader.read_all())
@@ -209,7 +214,7 @@ def test_an_orphaned_prepared_transaction_holds_up_its_own_segment_only_and_is_n
             assert_goes_on(cluster, load, 4)
             wait_states(cluster, lambda s: held + 1 not in s, 30, "others are dropped")
             wait_named(cluster, held, gid)
-        assert waits.others_than("transactionid", "tuple", "extend") == {}
+        assert of_sessions(waits.others_than("transactionid", "tuple", "extend")) == {}
     cluster.restart()  # the server forgets its sessions, not what is prepared
     wait_named(cluster, held, gid)
     assert held in tables(cluster)

@@ -298,3 +298,21 @@ def test_a_hundred_thousand_rows_in_one_statement_arrive_once_each(outbox, kafka
     assert {(r.key, r.value) for r in records} == {
         (b"%d" % n, b'{"id": %d, "customer": "customer %d"}' % (n, n % 100)) for n in range(1, count + 1)
     }
+
+
+def test_pending_leaves_out_rolled_back_savepoints_that_wait_for_their_layout(cluster, embedded):
+    embedded.create_topic("t", 1)
+    install_outbox(cluster, embedded)
+    with cluster.connect() as late, cluster.connect() as c:
+        late.execute("SELECT outbox.enqueue('t', 'late', 'k')")
+        cluster.sql("SELECT outbox.set_lanes(2)")
+        for _ in range(5):
+            c.execute("SAVEPOINT s")
+            c.execute("SELECT outbox.enqueue('t', 'back', 'k')")
+            c.execute("ROLLBACK TO s")
+        c.execute("SELECT outbox.enqueue('t', '1', 'k')")
+        c.commit()
+        wait_until(lambda: cluster.value("SELECT sum(pending) FROM outbox.lanes") == 1, 20, "one message is pending")
+        late.commit()
+    assert cluster.value("SELECT outbox.drain('20 s')")
+    assert cluster.value("SELECT sum(pending) FROM outbox.lanes") == 0
