@@ -99,7 +99,7 @@ Maintenance::Clock::time_point Maintenance::next_work() const {
   const auto at = [&next](bool wanted, Clock::time_point when) {
     if (wanted) next = std::min(next, when);
   };
-  at(measure_, next_measure_);
+  at(measure_ && open(), next_measure_);
   at(open() && !open_is_empty_, std::max(roll_.at(), open_is_large_ ? Clock::time_point{} : old_at()));
   at(any_rolled(false), quiet_.at());
   at(any_rolled(true), drained_.at());

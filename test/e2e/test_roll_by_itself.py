@@ -1,5 +1,7 @@
 """When the open segment is closed without anybody asking: by age, by size, and never an empty one."""
 
+import os
+import pathlib
 import time
 
 from harness import install_outbox, wait_until
@@ -83,6 +85,34 @@ def test_it_goes_on_after_a_restart_and_while_nothing_is_published(cluster, embe
     assert states(cluster)[3] == "rolled", "its message waits"
     cluster.sql("SELECT outbox.resume()")
     drain(cluster)
+
+
+def processor_seconds(cluster):
+    """Of maintenance, so far."""
+    pid = cluster.value("SELECT pid FROM outbox.workers WHERE process = 'outbox maintenance'")
+    user, system = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def assert_takes_no_processor(cluster):
+    before = processor_seconds(cluster)
+    time.sleep(2)  # nothing is to happen
+    assert processor_seconds(cluster) - before < 0.2
+
+
+def test_maintenance_sleeps_before_the_first_message_and_after_the_last(cluster, embedded):
+    start(cluster, embedded)
+    wait_until(lambda: cluster.value("SELECT state FROM outbox.workers WHERE process = 'outbox maintenance'") == "idle", 10)
+    assert_takes_no_processor(cluster)
+    enqueue(cluster)
+    cluster.sql("SELECT outbox.roll()")
+    with cluster.connect() as writer:
+        writer.execute("SELECT outbox.enqueue('t', 'late')")
+        cluster.sql("SELECT outbox.roll()")
+        assert_takes_no_processor(cluster)
+        writer.rollback()
+    drain(cluster)
+    assert_takes_no_processor(cluster)
 
 
 def test_an_idle_database_has_no_transactions(cluster, embedded):
