@@ -314,6 +314,13 @@ BEGIN
       DETAIL = 'Lanes belong to a foreign server of the foreign data wrapper outbox_kafka.',
       HINT = 'See pg_foreign_server; leave the argument out for the default server.';
   END IF;
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION USING
+      ERRCODE = 'invalid_transaction_state',
+      MESSAGE = 'outbox.set_lanes() needs a READ COMMITTED transaction',
+      DETAIL = format('The isolation level is "%s"; its snapshot may not show what the lanes are now.', current_setting('transaction_isolation')),
+      HINT = 'Run outbox.set_lanes() in a transaction of its own at READ COMMITTED.';
+  END IF;
   LOCK TABLE outbox._segment IN SHARE ROW EXCLUSIVE MODE;
 
   SELECT max(l.layout) INTO current_layout FROM outbox._layout l;

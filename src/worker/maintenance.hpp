@@ -104,6 +104,7 @@ class Maintenance final : public Job {
   Retry roll_{std::chrono::milliseconds{200}, std::chrono::seconds{5}};
   Retry quiet_{std::chrono::milliseconds{100}, std::chrono::seconds{5}};
   Retry drained_{std::chrono::milliseconds{100}, std::chrono::seconds{5}};
+  Retry ask_{std::chrono::milliseconds(100), std::chrono::seconds(5)};  // for progress
   Retry drop_{std::chrono::milliseconds{200}, std::chrono::seconds{5}};
   Retry archive_start_{std::chrono::milliseconds{200}, std::chrono::seconds{60}};
   Retry forget_{std::chrono::seconds{10}, std::chrono::minutes{5}};

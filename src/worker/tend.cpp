@@ -103,6 +103,7 @@ void Maintenance::mark_quiet() {
     if (is_left(log.entries[i])) segment::note_quiet(log.entries[i]);
   transaction.commit();
   control_changed = true;
+  ask_.at_once();
   shared::ask_for_progress(database_);
 }
 
@@ -123,7 +124,10 @@ void Maintenance::mark_drained() {
   }
   pg::call([snapshot] { UnregisterSnapshot(snapshot); });
   transaction.commit();
-  if (behind) shared::ask_for_progress(database_);
+  // A lane that is behind for long must not make the others write progress all the time.
+  if (!behind || !ask_.due()) return;
+  ask_.later();
+  shared::ask_for_progress(database_);
 }
 
 // ---- drop

@@ -161,9 +161,10 @@ void Worker::note_completed(std::uint32_t wanted) {
   for (const auto& lane : lanes_) {
     // One that waits for its layout has nothing to say, and one that is busy writes progress by itself.
     const bool of_layout = std::ranges::find(layout_lanes_, lane->number()) != layout_lanes_.end();
-    if (of_layout && lane->idle()) lane->note_completed();
+    if (!of_layout || !lane->idle()) continue;
+    lane->note_completed();
+    progress_told_ = false;
   }
-  progress_told_ = false;
 }
 
 void Worker::tell_maintenance() {

@@ -143,3 +143,22 @@ def test_where_max_worker_processes_is_short_a_worker_takes_the_place_of_mainten
         drain(cluster, name)
     cluster.dropdb("two", force=False)
     wait_maintenance(cluster, "one")
+
+
+def test_worker_and_maintenance_rest_while_kafka_is_away_and_closed_segments_wait_for_it(cluster, embedded):
+    embedded.create_topic("t", 1)
+    install_outbox(cluster, embedded)
+    cluster.sql("SELECT outbox.enqueue('t', 'x')")
+    assert cluster.value("SELECT outbox.drain('20 s')")
+    embedded.down()
+    for _ in range(3):
+        cluster.sql("SELECT outbox.roll()")
+        cluster.sql("SELECT outbox.enqueue('t', 'x')")
+    transactions = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+    cluster.sql("SELECT pg_stat_clear_snapshot()")
+    with cluster.connect(autocommit=True) as c:
+        c.execute("SELECT pg_sleep(3)")  # what happens in so much time is looked at
+        before = c.execute(transactions).fetchone()[0]
+        c.execute("SELECT pg_sleep(3)")
+        after = c.execute(transactions).fetchone()[0]
+    assert after - before < 100

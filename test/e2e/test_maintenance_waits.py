@@ -245,8 +245,10 @@ def test_a_set_lanes_behind_an_orphaned_prepared_transaction_waits_and_says_for_
     assert not cluster.value("SELECT outbox.drain('2 s')")
     assert len(kafka.read_all(topic)) == before
     pending = len(load.events()) - before
-    wait_until(lambda: cluster.value("SELECT sum(pending) FROM outbox.lanes") == pending, 10, f"{pending} pending")
     assert pending > 0
+    counted = "SELECT sum(pending) FROM outbox.lanes"
+    lanes = "SELECT lane, pending, worker_pid FROM outbox.lanes"
+    wait_until(lambda: cluster.value(counted) == pending, 10, lambda: f"{pending} pending: {cluster.sql(lanes)}")
     cluster.sql(f"COMMIT PREPARED '{gid}'")
     drain(cluster)
     check_with_other(kafka, topic, load, ["prepared"])
