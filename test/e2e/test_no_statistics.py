@@ -12,6 +12,10 @@ PUBLISHED = size(200_000, 3_000_000)
 PENDING = 10
 SAMPLES = size(150, 500)
 
+# The CI size runs beside other things on two cores; the full size is for a machine of its own.
+POLL = size(2, 1.3)
+LOOK_UP_MS = size(20, 3)
+
 
 @pytest.fixture
 def left_alone(make_cluster):
@@ -90,20 +94,20 @@ def test_a_poll_beside_millions_of_published_messages_is_as_fast_as_on_an_empty_
     polls = [Poll(left_alone, kafka, f"{unique}_{n}", n) for n in (0, PUBLISHED)]
     full = polls[1]
     empty_ms, full_ms = measure(polls, "poll", SAMPLES)
-    assert full_ms < 1.3 * empty_ms
+    assert full_ms < POLL * empty_ms
     empty_ms, full_ms = measure(polls, "restart", size(5, 20))
-    assert full_ms < 1.3 * empty_ms + 20
+    assert full_ms < POLL * empty_ms + 20
     # the index by which a message is found gets its summaries a moment after the messages
     wait_until(lambda: full.get_message() < 0.02, 60, "found in milliseconds")
     empty_ms, full_ms = measure(polls, "get_message", SAMPLES)
-    assert full_ms < 3 * empty_ms + 3
+    assert full_ms < 3 * empty_ms + LOOK_UP_MS
     never = "SELECT bool_and(reltuples = -1) FROM pg_class WHERE relname ~ '^_(message|progress)_1$'"
     assert left_alone.value(never, dbname=full.name), "never analyzed"
     for poll in polls:
         roll(left_alone, poll.name)
         wait_states(left_alone, lambda s: s[1] == "archived", 60, "archived", poll.name)
     empty_ms, full_ms = measure(polls, "get_message", SAMPLES)
-    assert full_ms < 3 * empty_ms + 3
+    assert full_ms < 3 * empty_ms + LOOK_UP_MS
 
 
 # ---- what is cleaned up
