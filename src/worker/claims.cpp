@@ -33,8 +33,18 @@ std::size_t Worker::fair_share() const {
 
 bool Worker::some_lane_is_free() const {
   return std::ranges::any_of(wanted_lanes_, [this](std::int32_t lane) {
-    return lane < shared::get()->lanes_each && pg_atomic_read_u32(&shared::lane_at(database_, lane)->worker_pid) == 0;
+    return pg_atomic_read_u32(&shared::lane_at(database_, lane)->worker_pid) == 0;
   });
+}
+
+// Since outbox.max_lanes was lowered there is no shared memory for some: nobody can publish these, and that is to be said.
+void Worker::leave_out_of_reach() {
+  const std::int32_t most = shared::get()->lanes_each;
+  out_of_reach_.clear();
+  if (wanted_lanes_.empty() || wanted_lanes_.back() < most) return;
+  out_of_reach_ = "lane " + std::to_string(wanted_lanes_.back()) + " is in use and outbox.max_lanes is " +
+                  std::to_string(most) + ": raise it and restart the server";
+  std::erase_if(wanted_lanes_, [most](std::int32_t lane) { return lane >= most; });
 }
 
 // In a transaction with SPI, after the segments were looked at.
@@ -43,6 +53,7 @@ void Worker::share_lanes() {
   if (leaves_.empty()) return;
   Snapshot snapshot = pg::call([] { return RegisterSnapshot(GetLatestSnapshot()); });
   wanted_lanes_ = receipt::read_lanes_in_use(snapshot);
+  leave_out_of_reach();
   layout_lanes_ = receipt::read_lanes(group_.layout, snapshot);
   pg::call([snapshot] { UnregisterSnapshot(snapshot); });
 

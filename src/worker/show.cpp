@@ -40,13 +40,16 @@ void Worker::show_state() {
     } else if (health.state == publish::Health::State::backing_off) {
       state = WorkerState::backing_off;
       reason = health.reason;
+    } else if (!out_of_reach_.empty()) {
+      state = WorkerState::backing_off;
+      reason = out_of_reach_;
     } else {
       state = idle() ? WorkerState::idle : WorkerState::running;
     }
   }
   if (shown_state_ == state && shown_reason_ == reason) return;
   const bool was_bad = is_bad(shown_state_);
-  if (is_bad(state)) show_failure(reason.c_str());
+  if (is_bad(state) && reason != out_of_reach_) show_failure(reason.c_str());
   // The first reason may be only what was seen first: that all brokers are down, before one says that it lets nobody in.
   constexpr std::chrono::seconds between_reasons{10};
   const bool other_reason = was_bad && shown_state_ == state && Clock::now() - reason_logged_ >= between_reasons;

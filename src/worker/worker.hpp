@@ -65,6 +65,7 @@ class Worker final : public Job {
   void drop_lanes();
   [[nodiscard]] std::size_t fair_share() const;
   [[nodiscard]] bool some_lane_is_free() const;
+  void leave_out_of_reach();
 
   // flow.cpp
   void read();
@@ -107,7 +108,8 @@ class Worker final : public Job {
   std::vector<claim::Leaf> leaves_;   // not drained
   std::vector<claim::Leaf> waiting_;  // of later layouts: until all of `leaves_` are drained
   std::int32_t newest_segment_ = 0;
-  std::vector<std::int32_t> wanted_lanes_;  // of all layouts that are not drained
+  std::vector<std::int32_t> wanted_lanes_;  // of all layouts that are not drained, ascending
+  std::string out_of_reach_;                // says so of lanes that nobody can publish; else empty
   std::vector<std::int32_t> layout_lanes_;  // of the one that is being published
   std::uint32_t workers_seen_ = 0;
   std::uint32_t progress_noted_;  // the newest Database::progress_wanted that is being fulfilled

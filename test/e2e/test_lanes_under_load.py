@@ -269,3 +269,26 @@ def test_drain_waits_for_the_messages_of_lanes_that_wait_for_an_older_number_of_
     values = [r.value.decode() for r in sorted(kafka.read_all(topic), key=lambda r: r.offset)]
     assert values == ["first", "late", *["4 lanes"] * 20, *["2 lanes"] * 20]
     assert_nothing_is_left(cluster)
+
+
+def test_lanes_beyond_a_lowered_max_lanes_are_named_and_the_others_are_published(make_cluster, embedded, unique):
+    cluster = make_cluster()
+    embedded.create_topic(unique)
+    install_outbox(cluster, embedded)
+    set_lanes(cluster, 10)
+    cluster.sql("SELECT outbox.pause()")
+    ids = cluster.sql("SELECT outbox.enqueue(%s, 'x', 'k' || i) FROM generate_series(1, 100) i", [unique])
+    lanes = dict(cluster.sql("SELECT lane, count(*) FROM outbox._message GROUP BY lane"))
+    cluster.configure(**{"outbox.max_lanes": 2})
+    cluster.restart()
+    cluster.sql("SELECT outbox.resume()")
+    reachable = lanes[0] + lanes[1]
+    wait_until(lambda: len(embedded.read_all(unique)) == reachable, 20, describe_lanes(cluster))
+    said = ("backing_off", "lane 9 is in use and outbox.max_lanes is 2: raise it and restart the server")
+    wait_until(lambda: said in cluster.sql("SELECT state, reason FROM outbox.workers"), 10, lambda: describe_lanes(cluster))
+    assert f"LOG:  outbox worker is {said[0]}: {said[1]}" in cluster.log
+    assert cluster.sql("SELECT count(last_error) FROM outbox.lanes") == [(0,)]
+    cluster.configure(**{"outbox.max_lanes": 64})
+    cluster.restart()
+    drain(cluster)
+    assert {r.id for r in embedded.read_all(unique)} == {str(message_id) for (message_id,) in ids}
