@@ -43,6 +43,13 @@ pid_t pid_of(shared::Database* database, int process) {
 
 bool is_maintenance(int process) { return process == shared::maintenance_index(); }
 
+bool has_lanes(shared::Database* database, pid_t pid) {
+  for (int i = 0; i < shared::get()->lanes_each; i++)
+    if (pid != 0 && pg_atomic_read_u32(&shared::lane_at(database, i)->worker_pid) == static_cast<uint32>(pid))
+      return true;
+  return false;
+}
+
 bool is_wanted(int process) { return is_maintenance(process) || process < settings::workers_per_database; }
 
 // Databases that allow connections and are no templates.
@@ -180,7 +187,7 @@ class Launcher {
   }
 
   // Where max_worker_processes is short, publishing comes first: of each database one worker, then the others, and only
-  // then maintenance.
+  // then maintenance. Room is made in the opposite order.
   void start_what_is_missing() {
     short_of_slots_ = false;
     for (int process = 0; process < shared::workers_each(); process++)
@@ -201,7 +208,12 @@ class Launcher {
   }
 
   [[nodiscard]] TimestampTz start_at(int index, int process) const {
-    return std::max({child(index, process).next_start, not_before_, is_maintenance(process) ? room_at_ : 0});
+    return std::max({child(index, process).next_start, not_before_, room_for(process)});
+  }
+
+  // When there may be a slot for it again.
+  [[nodiscard]] TimestampTz room_for(int process) const {
+    return is_maintenance(process) ? room_at_ : process > 0 ? room_for_more_at_ : 0;
   }
 
   void start_if_due(int index, int process) {
@@ -220,7 +232,7 @@ class Launcher {
       if (its.handle) return;
       its.next_start = TimestampTzPlusMilliseconds(now, retry_ms);
       short_of_slots_ |= !maintenance;
-    } else if (!is_maintenance(process) || now >= room_at_) {
+    } else if (now >= room_for(process)) {
       return;
     }
     show(database, process, no_process_slot);
@@ -231,7 +243,8 @@ class Launcher {
       if (const pid_t pid = pid_of(shared::database_at(i), shared::archive_index())) kill(pid, SIGTERM);
   }
 
-  // Ends one maintenance process, so that one that publishes can start.
+  // Ends one maintenance process, so that one that publishes can start; where there is none left, one worker of a database
+  // that has several, so that another database has one at all.
   void make_room() {
     const TimestampTz now = GetCurrentTimestamp();
     room_at_ = TimestampTzPlusMilliseconds(now, 2 * retry_ms);
@@ -241,14 +254,40 @@ class Launcher {
       BackgroundWorkerHandle* handle = of.children.back().handle;
       if (!is_running(handle)) continue;
       TerminateBackgroundWorker(handle);
-      constexpr long soon_ms = 200;
-      const TimestampTz soon = TimestampTzPlusMilliseconds(now, soon_ms);
-      probes_.turn_at(soon);
-      for (Served& each : served_)
-        for (Child& its : each.children)
-          if (its.starved && &its != &each.children.back()) its.next_start = soon;
-      return;
+      return try_again_soon(now);
     }
+    if (!some_database_has_no_worker()) return;
+    BackgroundWorkerHandle* handle = one_too_many();
+    if (!handle) return;
+    room_for_more_at_ = room_at_;
+    TerminateBackgroundWorker(handle);
+    try_again_soon(now);
+  }
+
+  void try_again_soon(TimestampTz now) {
+    constexpr long soon_ms = 200;
+    const TimestampTz soon = TimestampTzPlusMilliseconds(now, soon_ms);
+    probes_.turn_at(soon);
+    for (Served& each : served_)
+      for (Child& its : each.children)
+        if (its.starved && &its != &each.children.back()) its.next_start = soon;
+  }
+
+  [[nodiscard]] bool some_database_has_no_worker() const {
+    for (int i = 0; i < settings::max_databases; i++)
+      if (child(i, 0).starved && is_missing(i, 0)) return true;
+    return false;
+  }
+
+  // Of the workers beyond a database's first one, one without lanes before others, then the highest number. Null: none.
+  [[nodiscard]] BackgroundWorkerHandle* one_too_many() const {
+    for (const bool with_lanes : {false, true})
+      for (int process = shared::workers_each() - 1; process > 0; process--)
+        for (int i = 0; i < settings::max_databases; i++)
+          if (is_running(child(i, process).handle) &&
+              (with_lanes || !has_lanes(shared::database_at(i), pid_of(shared::database_at(i), process))))
+            return child(i, process).handle;
+    return nullptr;
   }
 
   // A process that ends before it has done anything is started again later and later; one that was terminated, at once.
@@ -273,7 +312,8 @@ class Launcher {
   std::vector<Oid> condemned_;  // in a slot, but not to be served any more
   Probes probes_;
   bool short_of_slots_ = false;
-  TimestampTz room_at_ = 0;  // no maintenance before: a process that publishes lacks a slot
+  TimestampTz room_at_ = 0;           // no maintenance before: a process that publishes lacks a slot
+  TimestampTz room_for_more_at_ = 0;  // no worker but the first of a database before: one of these lacks a slot
   TimestampTz not_before_ = 0;
   TimestampTz next_scan_ = 0;
 };

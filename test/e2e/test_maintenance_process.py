@@ -162,3 +162,16 @@ def test_worker_and_maintenance_rest_while_kafka_is_away_and_closed_segments_wai
         c.execute("SELECT pg_sleep(3)")
         after = c.execute(transactions).fetchone()[0]
     assert after - before < 100
+
+
+def test_where_max_worker_processes_is_short_each_database_has_one_worker_before_another_has_two(make_cluster, embedded, unique):
+    # the launcher of logical replication, ours and three more
+    cluster = make_cluster({"max_worker_processes": 5, "outbox.workers_per_database": 2})
+    embedded.create_topic(unique)
+    for name in ("one", "two", "three"):
+        cluster.createdb(name)
+        install_outbox(cluster, embedded, name)
+        assert publishes(cluster, unique, name), processes_of(cluster, name)
+    for name in ("one", "two", "three"):
+        wait_until(lambda: set(workers(cluster, name)) == {1}, 20, lambda: processes_of(cluster, name))
+        assert publishes(cluster, unique, name)
