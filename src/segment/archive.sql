@@ -57,15 +57,35 @@ AS $$
   ), any_lock AS MATERIALIZED (
     SELECT l.locktype, l.database, l.relation, l.transactionid, l.virtualtransaction, l.mode, l.pid
     FROM pg_locks l
-    WHERE EXISTS (SELECT FROM step WHERE needs IN ('writers', 'locks')) AND l.granted AND l.locktype IN ('relation', 'transactionid')
+    WHERE EXISTS (SELECT FROM step WHERE needs IN ('writers', 'locks', 'snapshots')) AND l.granted AND l.locktype IN ('relation', 'transactionid')
   ), lock AS MATERIALIZED (
     -- a prepared transaction has no pid, but a lock on its own xid
-    SELECT l.relation, l.mode, coalesce('pid ' || l.pid, format('prepared transaction "%s"', p.gid)) AS holder
+    SELECT l.relation, l.mode, coalesce('pid ' || l.pid, format('prepared transaction "%s"', p.gid)) AS holder,
+           coalesce(a.backend_type, '') = 'outbox archive' AS is_archive
     FROM setting s, any_lock l
     LEFT JOIN any_lock x ON l.pid IS NULL AND x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = l.virtualtransaction
     LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
     LEFT JOIN pg_stat_activity a ON a.pid = l.pid
     WHERE l.locktype = 'relation' AND l.database = s.database AND coalesce(a.backend_type, '') <> 'outbox maintenance'
+  ), own_table AS MATERIALIZED (
+    SELECT s.segment, s.needs, c.oid AS relation, c.reltoastrelid AS toast
+    FROM step s JOIN pg_class c ON c.oid = ANY (ARRAY[s.messages::oid, s.progress::oid])
+    WHERE s.needs = 'locks' OR s.needs = 'snapshots' AND c.oid = s.messages
+  ), part AS MATERIALIZED (
+    -- what the step locks: for a drop all there is, to be archived the messages and the index that goes
+    SELECT t.segment, t.relation FROM own_table t
+    UNION ALL
+    SELECT t.segment, t.toast FROM own_table t WHERE t.needs = 'locks'
+    UNION ALL
+    SELECT t.segment, i.indexrelid
+    FROM own_table t
+    JOIN pg_index i ON i.indrelid = ANY (ARRAY[t.relation, t.toast])
+    JOIN pg_attribute a ON a.attrelid = i.indexrelid AND a.attnum = 1
+    WHERE t.needs = 'locks' OR i.indrelid = t.relation AND a.attname = 'lane'
+    UNION ALL
+    SELECT s.segment, p.relation
+    FROM step s CROSS JOIN (VALUES ('outbox._message'::regclass), ('outbox._progress')) p (relation)
+    WHERE s.needs = 'locks'
   ), held AS MATERIALIZED (
     SELECT greatest(age(a.backend_xid), age(a.backend_xmin)) AS age, 'pid ' || a.pid AS holder
     FROM pg_stat_activity a, setting s
@@ -100,12 +120,15 @@ AS $$
                 ELSE 'the archive function, which has failed ' || nullif(s.archive_failures, 0)
                      || CASE s.archive_failures WHEN 1 THEN ' time: ' ELSE ' times: ' END || s.archive_error END
          WHEN 'locks' THEN
-           (SELECT 'locks: ' || string_agg(DISTINCT k.holder, ', ') FROM lock k
-            WHERE k.relation IN (s.messages, s.progress, 'outbox._message'::regclass, 'outbox._progress'::regclass))
+           (SELECT 'locks: ' || string_agg(DISTINCT k.holder, ', ')
+            FROM lock k JOIN part p ON p.relation = k.relation WHERE p.segment = s.segment)
          WHEN 'snapshots' THEN
-           (SELECT 'snapshots: ' || string_agg(DISTINCT h.holder, ', ')
-            FROM held h JOIN outbox._segment_event d ON d.segment = s.segment AND d.event = 'drained'
-            WHERE h.age > age(d.xmin))
+           coalesce(
+             (SELECT 'snapshots: ' || string_agg(DISTINCT h.holder, ', ')
+              FROM held h JOIN outbox._segment_event d ON d.segment = s.segment AND d.event = 'drained'
+              WHERE h.age > age(d.xmin)),
+             (SELECT 'locks: ' || string_agg(DISTINCT k.holder, ', ')
+              FROM lock k JOIN part p ON p.relation = k.relation WHERE p.segment = s.segment AND NOT k.is_archive))
          END
   FROM step s
 $$;
@@ -138,4 +161,4 @@ COMMENT ON COLUMN outbox.segments.progress_table IS 'table with the progress and
 COMMENT ON COLUMN outbox.segments.lanes IS 'how many lanes the messages of this segment are spread over';
 COMMENT ON COLUMN outbox.segments.message_bytes IS 'size of the segment''s messages with indexes and TOAST, in bytes; NULL while the table is locked';
 COMMENT ON COLUMN outbox.segments.progress_bytes IS 'size of the segment''s progress log with indexes, in bytes; NULL while the table is locked';
-COMMENT ON COLUMN outbox.segments.waits_for IS 'who or what holds up its next step just now: writers, lanes that have not published it, the archive function, snapshots (before it is frozen), locks (before it is dropped); with pid, or name of the prepared transaction';
+COMMENT ON COLUMN outbox.segments.waits_for IS 'who or what holds up its next step just now: writers, lanes that have not published it, the archive function, snapshots (before it is frozen), locks (before it is archived or dropped); with pid, or name of the prepared transaction';

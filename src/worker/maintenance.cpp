@@ -71,7 +71,10 @@ void Maintenance::look_at_log() {
     entries_.push_back(entry);
   }
   gone_ = log.gone_in_all > 0;
-  if (archived != archived_) archive_start_.at_once();
+  if (archived != archived_) {
+    archive_start_.at_once();
+    keep_tried_ = false;
+  }
   archived_ = archived;
   upkeep_.keep_only(tables);
   const std::int32_t number = open() ? open()->row.segment : 0;

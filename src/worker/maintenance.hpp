@@ -53,6 +53,8 @@ class Maintenance final : public Job {
   void forget_gone();
   void summarize();
   void explain();
+  void explain_wait(std::int32_t segment);
+  void explain_keep(std::int32_t segment);
   [[nodiscard]] std::string waits_of(std::int32_t segment) const;
   [[nodiscard]] const segment::Entry* open() const;
   [[nodiscard]] bool is_rolled(const segment::Entry& entry, bool quiet) const;
@@ -62,7 +64,8 @@ class Maintenance final : public Job {
   [[nodiscard]] Clock::time_point old_at() const;
   [[nodiscard]] bool archive_is_running() const;
   [[nodiscard]] Clock::time_point next_function_call() const;
-  [[nodiscard]] bool any_to_keep() const;
+  [[nodiscard]] std::int32_t first_to_keep() const;
+  [[nodiscard]] bool any_to_keep() const { return first_to_keep() != 0; }
   [[nodiscard]] bool function_wanted() const;
 
   shared::Database* database_;
@@ -92,6 +95,7 @@ class Maintenance final : public Job {
   int dropped_ = 0;  // since the caches were emptied
 
   bool archive_blocked_ = false;  // its process cannot be started
+  bool keep_tried_ = false;       // it has ended, and nothing has been archived since
   std::string error_;             // why a segment could not be dropped
   std::string reason_;
   bool explain_again_ = false;  // it may have changed since it was written

@@ -228,10 +228,12 @@ void Maintenance::forget_gone() {
 
 // ---- archive
 
-bool Maintenance::any_to_keep() const {
-  return std::ranges::any_of(entries_, [](const Entry& entry) {
+// 0: none.
+std::int32_t Maintenance::first_to_keep() const {
+  const auto found = std::ranges::find_if(entries_, [](const Entry& entry) {
     return entry.row.state == State::drained && !entry.kept && OidIsValid(entry.messages);
   });
+  return found == entries_.end() ? 0 : found->row.segment;
 }
 
 bool Maintenance::function_wanted() const {
@@ -259,6 +261,7 @@ void Maintenance::start_archive() {
   if (archive_ && !is_running(archive_)) {
     pfree(archive_);
     archive_ = nullptr;
+    keep_tried_ = true;
   }
   const bool function_due = next_function_call() <= Clock::now();
   if ((!any_to_keep() && !function_due) || archive_is_running() || !archive_start_.due()) return;
@@ -324,6 +327,22 @@ std::string Maintenance::waits_of(std::int32_t number) const {
   return text;
 }
 
+void Maintenance::explain_wait(std::int32_t number) {
+  explain_again_ = next_explanation_ > Clock::now();
+  if (explain_again_) return;
+  next_explanation_ = Clock::now() + explanation_interval;
+  const std::string waits = waits_of(number);
+  reason_ = waits.empty() ? "" : "segment " + std::to_string(number) + " waits for " + waits;
+}
+
+// The next attempt may be a minute away: whoever is in the way is watched meanwhile.
+void Maintenance::explain_keep(std::int32_t number) {
+  const bool held = !reason_.empty();
+  explain_wait(number);
+  if (held && reason_.empty()) archive_start_.at_once();
+  explain_again_ |= !reason_.empty();
+}
+
 void Maintenance::explain() {
   const auto failing = std::ranges::find_if(entries_, [this](const Entry& entry) {
     return entry.row.state == State::drained && !entry.taken && entry.failures > 0 &&
@@ -338,14 +357,11 @@ void Maintenance::explain() {
   } else if (unset) {
     reason_ = "outbox.archive_mode is function and there is none: SELECT outbox.set_archive_function(…)";
   } else if (fails || drop_blocked_ != 0) {
-    explain_again_ = next_explanation_ > Clock::now();
-    if (explain_again_) return;
-    next_explanation_ = Clock::now() + explanation_interval;
-    const std::int32_t number = fails ? failing->row.segment : drop_blocked_;
-    const std::string waits = waits_of(number);
-    reason_ = waits.empty() ? "" : "segment " + std::to_string(number) + " waits for " + waits;
+    explain_wait(fails ? failing->row.segment : drop_blocked_);
   } else if (archive_blocked_) {
     reason_ = std::string("the archive process cannot start: ") + no_process_slot;
+  } else if (keep_tried_ && any_to_keep()) {
+    explain_keep(first_to_keep());
   } else if (roll_blocked_ != 0) {
     reason_ = "segment " + std::to_string(roll_blocked_) + " cannot be closed: somebody has locked the log";
   } else {

@@ -125,6 +125,32 @@ def test_a_vacuum_that_is_skipped_for_a_lock_is_made_up_for(cluster, topic):
 # ---- retention
 
 
+def test_a_lock_that_holds_up_the_archive_is_named_until_it_is_gone(cluster, topic):
+    with cluster.connect() as reader:
+        enqueue(cluster, "first")
+        drain(cluster)
+        reader.execute("SELECT count(*) FROM outbox.messages")
+        segment = roll(cluster) - 1
+        who = f"locks: pid {reader.info.backend_pid}"
+        wait_waits_for(cluster, segment, who, 20)
+        wait_reason(cluster, f"segment {segment} waits for {who}", 20)
+    wait_archived(cluster, segment, timeout=10)
+    wait_until(lambda: maintenance(cluster) == ("idle", None), 5, lambda: maintenance(cluster))
+
+
+def test_a_lock_on_no_more_than_the_toast_table_holds_up_the_drop_and_is_named(cluster, topic):
+    segment = closed_segment(cluster)
+    wait_archived(cluster, segment)
+    toast = cluster.value(f"SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 'outbox._message_{segment}'::regclass")
+    with cluster.connect() as holder:
+        holder.execute(f"SELECT count(*) FROM {toast}")
+        configure(cluster, retention=0)
+        who = f"locks: pid {holder.info.backend_pid}"
+        wait_waits_for(cluster, segment, who)
+        wait_reason(cluster, f"segment {segment} waits for {who}")
+    wait_dropped(cluster, segment)
+
+
 def test_segments_go_when_retention_is_over_and_not_before(cluster, topic):
     configure(cluster, retention="1h")
     first = closed_segment(cluster)
