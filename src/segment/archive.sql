@@ -86,6 +86,12 @@ AS $$
     SELECT s.segment, p.relation
     FROM step s CROSS JOIN (VALUES ('outbox._message'::regclass), ('outbox._progress')) p (relation)
     WHERE s.needs = 'locks'
+  ), said AS MATERIALIZED (
+    -- what only maintenance knows
+    SELECT w.reason FROM outbox._workers() w
+    WHERE w.process = 'outbox maintenance' AND w.pid <> pg_backend_pid() AND EXISTS (SELECT FROM step)
+  ), no_process AS MATERIALIZED (
+    SELECT d.reason FROM said d WHERE starts_with(d.reason, 'the archive process cannot start')
   ), held AS MATERIALIZED (
     SELECT greatest(age(a.backend_xid), age(a.backend_xmin)) AS age, 'pid ' || a.pid AS holder
     FROM pg_stat_activity a, setting s
@@ -117,8 +123,9 @@ AS $$
               AND (c.lane IS NULL OR NOT outbox._is_past(c.completed, q.moment)))
          WHEN 'function' THEN
            CASE WHEN NOT (SELECT has_function FROM setting) THEN 'an archive function: SELECT outbox.set_archive_function(…)'
-                ELSE 'the archive function, which has failed ' || nullif(s.archive_failures, 0)
-                     || CASE s.archive_failures WHEN 1 THEN ' time: ' ELSE ' times: ' END || s.archive_error END
+                ELSE coalesce('the archive function, which has failed ' || nullif(s.archive_failures, 0)
+                                || CASE s.archive_failures WHEN 1 THEN ' time: ' ELSE ' times: ' END || s.archive_error,
+                              (SELECT reason FROM no_process)) END
          WHEN 'locks' THEN
            (SELECT 'locks: ' || string_agg(DISTINCT k.holder, ', ')
             FROM lock k JOIN part p ON p.relation = k.relation WHERE p.segment = s.segment)
@@ -127,6 +134,7 @@ AS $$
              (SELECT 'snapshots: ' || string_agg(DISTINCT h.holder, ', ')
               FROM held h JOIN outbox._segment_event d ON d.segment = s.segment AND d.event = 'drained'
               WHERE h.age > age(d.xmin)),
+             (SELECT reason FROM no_process),
              (SELECT 'locks: ' || string_agg(DISTINCT k.holder, ', ')
               FROM lock k JOIN part p ON p.relation = k.relation WHERE p.segment = s.segment AND NOT k.is_archive))
          END
@@ -161,4 +169,4 @@ COMMENT ON COLUMN outbox.segments.progress_table IS 'table with the progress and
 COMMENT ON COLUMN outbox.segments.lanes IS 'how many lanes the messages of this segment are spread over';
 COMMENT ON COLUMN outbox.segments.message_bytes IS 'size of the segment''s messages with indexes and TOAST, in bytes; NULL while the table is locked';
 COMMENT ON COLUMN outbox.segments.progress_bytes IS 'size of the segment''s progress log with indexes, in bytes; NULL while the table is locked';
-COMMENT ON COLUMN outbox.segments.waits_for IS 'who or what holds up its next step just now: writers, lanes that have not published it, the archive function, snapshots (before it is frozen), locks (before it is archived or dropped); with pid, or name of the prepared transaction';
+COMMENT ON COLUMN outbox.segments.waits_for IS 'who or what holds up its next step just now: writers, lanes that have not published it, the archive function, snapshots (before it is frozen), locks (before it is archived or dropped), a process that cannot start; with pid, or name of the prepared transaction';

@@ -264,8 +264,10 @@ void Maintenance::start_archive() {
     keep_tried_ = true;
   }
   const bool function_due = next_function_call() <= Clock::now();
+  if (!any_to_keep() && !function_due) archive_blocked_ = false;
   if ((!any_to_keep() && !function_due) || archive_is_running() || !archive_start_.due()) return;
   archive_start_.later();
+  archive_blocked_ = false;
   if (!function_due) {
     Transaction transaction(false);
     const TransactionId horizon = pg::call([] { return segment::freeze_horizon(); });
@@ -359,6 +361,7 @@ void Maintenance::explain() {
   } else if (fails || drop_blocked_ != 0) {
     explain_wait(fails ? failing->row.segment : drop_blocked_);
   } else if (archive_blocked_) {
+    in_trouble_ = true;
     reason_ = std::string("the archive process cannot start: ") + no_process_slot;
   } else if (keep_tried_ && any_to_keep()) {
     explain_keep(first_to_keep());

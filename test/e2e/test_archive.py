@@ -549,3 +549,16 @@ def test_a_worker_that_has_not_heard_that_a_segment_is_drained_does_not_mind_tha
     assert cluster.value("SELECT outbox.wait_published(%s, '10 s')", [second])
     assert [r.value for r in embedded.read_all("t")] == [b"first", b"second"]
     assert [line for line in cluster.log.splitlines() if "ERROR:" in line] == []
+
+
+def test_an_archive_process_that_cannot_start_is_trouble_until_there_is_nothing_to_archive(make_cluster, embedded):
+    # the launcher of logical replication, ours, a worker and maintenance
+    cluster = make_cluster({"max_worker_processes": 4})
+    embedded.create_topic("t", partitions=1)
+    install_outbox(cluster, embedded)
+    segment = closed_segment(cluster)
+    wait_waits_for(cluster, segment, "the archive process cannot start: all slots of max_worker_processes are in use", 20)
+    assert maintenance(cluster)[0] == "backing_off"
+    configure(cluster, retention=0)
+    wait_dropped(cluster, segment)
+    wait_until(lambda: maintenance(cluster) == ("idle", None), 10, lambda: maintenance(cluster))
