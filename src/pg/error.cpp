@@ -30,8 +30,10 @@ void recover(bool loud) {
 void error_message(char* buffer, size_t size, int* sqlstate) {
   MemoryContext before = MemoryContextSwitchTo(TopMemoryContext);
   ErrorData* error = CopyErrorData();
-  pg_snprintf(buffer, size, "%s%s%s", error->message ? error->message : "", error->hint ? ": " : "",
-              error->hint ? error->hint : "");
+  // Which objects depend on it is in the detail; the hint would have the reader drop them, or the segment, by hand.
+  const bool depends = error->sqlerrcode == ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST;
+  const char* more = depends ? error->detail : error->hint;
+  pg_snprintf(buffer, size, "%s%s%s", error->message ? error->message : "", more ? ": " : "", more ? more : "");
   if (sqlstate) *sqlstate = error->sqlerrcode;
   FreeErrorData(error);
   MemoryContextSwitchTo(before);

@@ -67,7 +67,8 @@ Datum boundary(FunctionCallInfo fcinfo) {
 // Logs the error in flight at its own level and clears it; aborts the transaction. For the main loops of our workers.
 // Not `loud`: without the log, for one that was just logged.
 void recover(bool loud = true);
-// The message and hint of the error in flight, cut to fit, without logging or clearing it.
+// The message and hint of the error in flight (the detail where that names what is in the way), cut to fit, without logging or
+// clearing it.
 void error_message(char* buffer, size_t size, int* sqlstate);
 
 }  // namespace outbox::pg

@@ -127,8 +127,11 @@ AS $$
                                 || CASE s.archive_failures WHEN 1 THEN ' time: ' ELSE ' times: ' END || s.archive_error,
                               (SELECT reason FROM no_process)) END
          WHEN 'locks' THEN
-           (SELECT 'locks: ' || string_agg(DISTINCT k.holder, ', ')
-            FROM lock k JOIN part p ON p.relation = k.relation WHERE p.segment = s.segment)
+           coalesce(
+             (SELECT substr(d.reason, strpos(d.reason, 'cannot be dropped'))
+              FROM said d WHERE starts_with(d.reason, format('segment %s cannot be dropped: ', s.segment))),
+             (SELECT 'locks: ' || string_agg(DISTINCT k.holder, ', ')
+              FROM lock k JOIN part p ON p.relation = k.relation WHERE p.segment = s.segment))
          WHEN 'snapshots' THEN
            coalesce(
              (SELECT 'snapshots: ' || string_agg(DISTINCT h.holder, ', ')
@@ -169,4 +172,4 @@ COMMENT ON COLUMN outbox.segments.progress_table IS 'table with the progress and
 COMMENT ON COLUMN outbox.segments.lanes IS 'how many lanes the messages of this segment are spread over';
 COMMENT ON COLUMN outbox.segments.message_bytes IS 'size of the segment''s messages with indexes and TOAST, in bytes; NULL while the table is locked';
 COMMENT ON COLUMN outbox.segments.progress_bytes IS 'size of the segment''s progress log with indexes, in bytes; NULL while the table is locked';
-COMMENT ON COLUMN outbox.segments.waits_for IS 'who or what holds up its next step just now: writers, lanes that have not published it, the archive function, snapshots (before it is frozen), locks (before it is archived or dropped), a process that cannot start; with pid, or name of the prepared transaction';
+COMMENT ON COLUMN outbox.segments.waits_for IS 'who or what holds up its next step just now: writers, lanes that have not published it, the archive function, snapshots (before it is frozen), locks (before it is archived or dropped), a process that cannot start, an error; with pid, or name of the prepared transaction';
