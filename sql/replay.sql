@@ -14,6 +14,9 @@ SELECT outbox.replay(topic => 'orders', since => '-infinity', until => 'infinity
 SELECT outbox.enqueue('orders', 'payload') IS NOT NULL AS enqueued;
 SELECT outbox.replay('orders', NULL, NULL);
 SELECT count(*) FROM outbox.messages;
+-- The earliest time there is, with a closed segment.
+SELECT outbox.roll() IS NOT NULL AS rolled;
+SELECT outbox.replay('orders', '4714-11-24 00:00:00+00 BC', NULL);
 BEGIN TRANSACTION READ ONLY;
 SELECT outbox.replay('orders', NULL, NULL);
 \echo :SQLSTATE

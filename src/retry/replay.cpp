@@ -70,7 +70,7 @@ Segments list_segments(TimestampTz since) {
   Oid type = TIMESTAMPTZOID;
   Datum value = TimestampTzGetDatum(since);
   if (SPI_execute_with_args("SELECT s.segment FROM outbox._log s "
-                            "WHERE s.rolled_at IS NULL OR s.rolled_at >= $1 - interval '1 minute' ORDER BY s.segment",
+                            "WHERE s.rolled_at IS NULL OR s.rolled_at + interval '1 minute' >= $1 ORDER BY s.segment",
                             1, &type, &value, nullptr, true, 0) != SPI_OK_SELECT)
     elog(ERROR, "could not read the segments");
   Segments result{static_cast<int32*>(MemoryContextAlloc(outside, sizeof(int32) * (SPI_processed + 1))),
