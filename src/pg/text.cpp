@@ -33,6 +33,14 @@ Datum utf8_bytea(Datum text_value, const char* what) {
   return PointerGetDatum(cstring_to_text_with_len(bytes.data, bytes.size));
 }
 
+void copy_text(char* to, const char* from, size_t size) { end_at_character(to, size, strlcpy(to, from, size)); }
+
+void end_at_character(char* text, size_t size, size_t length) {
+  if (length < size) return;
+  const int limit = static_cast<int>(size) - 1;
+  text[pg_mbcliplen(text, limit, limit)] = '\0';
+}
+
 namespace {
 
 // Shows bytes as text where the database can: NULL rather than an error, for a view over everybody's payloads.

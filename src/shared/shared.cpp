@@ -1,6 +1,7 @@
 // Server code.
 #include "shared/shared.hpp"
 
+#include "pg/text.hpp"
 #include "settings.hpp"
 
 namespace outbox::shared {
@@ -307,7 +308,7 @@ void set_worker_state(Worker* worker, WorkerState state, const char* reason) {
   if (worker->state != state || strcmp(worker->reason, reason) != 0) {
     if (worker->state != state) worker->since = GetCurrentTimestamp();
     worker->state = state;
-    strlcpy(worker->reason, reason, sizeof worker->reason);
+    pg::copy_text(worker->reason, reason, sizeof worker->reason);
   }
   LWLockRelease(instance->lock);
 }

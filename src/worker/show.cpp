@@ -1,5 +1,6 @@
 // What operators see of the worker: its state and reason, the newest failure of a lane, lines in the server log.
 #include "pg/error.hpp"
+#include "pg/text.hpp"
 #include "worker/worker.hpp"
 
 namespace outbox::worker {
@@ -12,7 +13,7 @@ void Worker::show_failure(const char* text, std::int32_t only_lane) {
     if (only_lane >= 0 && lane->number() != only_lane) continue;
     shared::Lane* counters = shared::lane_at(database_, lane->number());
     if (strcmp(counters->last_error, text) != 0) counters->last_error_since = GetCurrentTimestamp();
-    strlcpy(counters->last_error, text, sizeof counters->last_error);
+    pg::copy_text(counters->last_error, text, sizeof counters->last_error);
   }
   LWLockRelease(shared::get()->lock);
 }

@@ -3,6 +3,7 @@
 
 #include "enqueue/message.hpp"
 #include "pg/lookup.hpp"
+#include "pg/text.hpp"
 #include "receipt/progress.hpp"
 #include "segment/archive.hpp"
 #include "segment/drained.hpp"
@@ -322,7 +323,7 @@ std::string Maintenance::waits_of(std::int32_t number) const {
             &value, nullptr, true, 1) != SPI_OK_SELECT)
       elog(ERROR, "could not read what segment %d waits for", number);
     char* found = SPI_processed == 1 ? SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1) : nullptr;
-    if (found) strlcpy(text, found, sizeof text);
+    if (found) pg::copy_text(text, found, sizeof text);
     SPI_finish();
   });
   transaction.commit();

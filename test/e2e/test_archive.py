@@ -456,6 +456,19 @@ def test_nothing_of_a_function_runs_as_anybody_else_later(cluster, archiver):
     assert sum("cannot set parameter" in note for _, note in found) == 2
 
 
+@pytest.mark.parametrize("before", ["", "x"])
+def test_a_long_error_of_the_function_is_cut_between_characters(cluster, archiver, before):
+    with cluster.connect(user="archiver") as c:
+        define(c, f"RAISE EXCEPTION '{before}%', repeat('é', 2000);")
+    segment = closed_segment(cluster, messages=1)
+    wait_failed(cluster, segment, f"{before}éé")
+    wait_waits_for(cluster, segment, f"{before}éé")
+    wait_reason(cluster, f"{before}éé")
+    cluster.createdb("restored")
+    cluster.restore(cluster.dump(), "restored")
+    assert events(cluster, segment) == [before + "é" * ((511 - len(before)) // 2)]
+
+
 def test_a_function_copies_segments_to_a_program(cluster, archiver):
     out = cluster.folder / "out"
     cluster.sql("GRANT pg_execute_server_program TO archiver")
