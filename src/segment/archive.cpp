@@ -1,7 +1,5 @@
 #include "segment/archive.hpp"
 
-#include <utility>
-
 #include "enqueue/message.hpp"
 #include "pg/error.hpp"
 #include "pg/lookup.hpp"
@@ -133,20 +131,36 @@ void execute(const char* sql) {
   if (SPI_execute(sql, false, 0) != SPI_OK_UTILITY) elog(ERROR, "could not execute: %s", sql);
 }
 
-// As for a session of the role: what life.cpp has set for us is not what a function of the users expects.
+struct Setting {
+  const char* name;
+  const char* ordinary;
+  char ours[64];  // empty: not changed yet
+};
+Setting settings_of_users[] = {{"search_path", "\"$user\", public", ""},
+                               {"session_replication_role", "origin", ""},
+                               {"enable_seqscan", "on", ""},
+                               {"lock_timeout", "0", ""},
+                               {"row_security", "on", ""},
+                               {"client_min_messages", "notice", ""}};
+
+// As for a session of the role: what life.cpp has set for us is not what a function of the users expects, nor a trigger of
+// theirs at the commit. So these become the defaults of the process, which RESET comes back to.
 void use_ordinary_settings() {
-  for (const auto& [name, value] :
-       {std::pair{"search_path", "\"$user\", public"}, std::pair{"session_replication_role", "origin"},
-        std::pair{"enable_seqscan", "on"}, std::pair{"lock_timeout", "0"}, std::pair{"row_security", "on"},
-        std::pair{"client_min_messages", "notice"}})
-    (void)set_config_option(name, value, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+  for (Setting& setting : settings_of_users) {
+    strlcpy(setting.ours, GetConfigOption(setting.name, false, false), sizeof setting.ours);
+    SetConfigOption(setting.name, setting.ordinary, PGC_SUSET, PGC_S_OVERRIDE);
+  }
+}
+
+void use_our_settings() {
+  for (const Setting& setting : settings_of_users)
+    if (setting.ours[0] != '\0') SetConfigOption(setting.name, setting.ours, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 // As the role, which can become nobody else: neither by SET ROLE, nor by a deferred trigger at the commit.
 void call_as(const Callee& callee, Oid table) {
   SetUserIdAndSecContext(callee.role, SECURITY_LOCAL_USERID_CHANGE);
   const int guc_level = NewGUCNestLevel();
-  use_ordinary_settings();
   Oid type = REGCLASSOID;
   Datum value = ObjectIdGetDatum(table);
   char* schema = get_namespace_name(get_func_namespace(callee.function));
@@ -163,7 +177,7 @@ ArchiveFunction read_archive_function(Snapshot snapshot) {
   const Oid oid = pg::relation_oid("_archive_function");
   Relation relation = OidIsValid(oid) ? pg::try_open(oid, AccessShareLock) : nullptr;
   if (!relation) return found;
-  pg::require_columns(relation, {BOOLOID, TEXTOID, NAMEOID}, 0);
+  pg::require_columns(relation, {BOOLOID, TEXTOID, NAMEOID, NAMEOID}, 0);
   TupleDesc desc = RelationGetDescr(relation);
   SysScanDesc scan = systable_beginscan(relation, InvalidOid, false, snapshot, 0, nullptr);
   HeapTuple tuple = systable_getnext(scan);
@@ -210,18 +224,24 @@ void call_archive_function(std::int32_t segment) {
   const bool grants = pg_class_aclcheck(table, callee.role, ACL_SELECT) != ACLCHECK_OK;
   const char* role = quote_identifier(registered.role);
   if (grants) execute(psprintf("GRANT SELECT ON outbox._message_%d TO %s", segment, role));
+  use_ordinary_settings();
   call_as(callee, table);
   be_owner();
+  use_our_settings();
   if (grants) execute(psprintf("REVOKE SELECT ON outbox._message_%d FROM %s", segment, role));
   SPI_finish();
   // Deferred triggers and the queries of held cursors run at the commit: as the role, too.
+  use_ordinary_settings();
   SetUserIdAndSecContext(callee.role, SECURITY_LOCAL_USERID_CHANGE);
   PopActiveSnapshot();
   CommitTransactionCommand();
   SetUserIdAndSecContext(user, security_context);
 }
 
-void note_failure(std::int32_t segment, const char* why) { add_event(segment, "archive_failed", 0, why); }
+void note_failure(std::int32_t segment, const char* why) {
+  use_our_settings();
+  add_event(segment, "archive_failed", 0, why);
+}
 
 namespace {
 

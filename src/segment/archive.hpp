@@ -38,7 +38,7 @@ TimestampTz function_due_at(const Entry& entry, TimestampTz registered_at);
 // Calls it, in a transaction of its own, for a segment that it has not taken, as the role that registered it. An error of it is
 // an ERROR. What it has done to the session, who knows: the process must end then. Server code, outside a transaction.
 void call_archive_function(std::int32_t segment);
-// In the transaction after one that has failed. Server code.
+// In the transaction after one that has failed. With our settings again. Server code.
 void note_failure(std::int32_t segment, const char* why);
 
 }  // namespace outbox::segment

@@ -456,6 +456,33 @@ def test_nothing_of_a_function_runs_as_anybody_else_later(cluster, archiver):
     assert sum("cannot set parameter" in note for _, note in found) == 2
 
 
+SETTINGS = ("search_path", "session_replication_role", "lock_timeout", "row_security", "enable_seqscan", "client_min_messages")
+
+
+def test_a_deferred_trigger_and_a_function_after_reset_all_have_ordinary_settings(cluster, archiver):
+    seen = ", ".join(f"current_setting('{name}')" for name in SETTINGS)
+    with cluster.connect(user="archiver") as c:
+        c.execute(f"CREATE TABLE seen (at text, {', '.join(f'{name} text' for name in SETTINGS)})")
+        c.execute(f"CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen SELECT 'commit', {seen}; RETURN NULL; END $$")
+        c.execute("CREATE CONSTRAINT TRIGGER note AFTER INSERT ON taken DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION note()")
+        define(c, f"SET search_path = archiver; RESET ALL; INSERT INTO seen SELECT 'reset', {seen}; INSERT INTO taken VALUES ('x');")
+    wait_archived(cluster, closed_segment(cluster, messages=1))
+    ordinary = ('"$user", public', "origin", "0", "on", "on", "notice")
+    assert sorted(cluster.sql("SELECT * FROM archiver.seen")) == [("commit", *ordinary), ("reset", *ordinary)]
+
+
+def test_what_a_deferred_trigger_writes_is_checked_by_foreign_keys(cluster, archiver):
+    with cluster.connect(user="archiver") as c:
+        c.execute("CREATE TABLE parent (id int PRIMARY KEY)")
+        c.execute("CREATE TABLE child (id int REFERENCES parent)")
+        c.execute("CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO archiver.child VALUES (1); RETURN NULL; END $$")
+        c.execute("CREATE CONSTRAINT TRIGGER note AFTER INSERT ON taken DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION note()")
+    segment = closed_segment(cluster, messages=1)
+    wait_failed(cluster, segment, "violates foreign key constraint")
+    cluster.sql("INSERT INTO archiver.parent VALUES (1)", user="archiver")
+    wait_archived(cluster, segment)
+
+
 @pytest.mark.parametrize("before", ["", "x"])
 def test_a_long_error_of_the_function_is_cut_between_characters(cluster, archiver, before):
     with cluster.connect(user="archiver") as c:
