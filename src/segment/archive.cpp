@@ -77,7 +77,7 @@ bool keep(std::int32_t segment) {
 
 namespace {
 
-enum FunctionColumn : int { function_column = 2, role_column, registered_at_column };
+enum FunctionColumn : int { function_column = 2, role_column, owner_column, registered_at_column };
 
 // What the function may have exported must not be gone after a crash. The end of what is written can lie just behind the
 // header of a page that has nothing else yet; such a position cannot be flushed, that of the page can.
@@ -94,6 +94,28 @@ struct Callee {
   Oid role;
   Oid function;
 };
+
+Oid owner_of(Oid function) {
+  HeapTuple tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+  if (!HeapTupleIsValid(tuple))
+    ereport(ERROR, (errcode(ERRCODE_UNDEFINED_FUNCTION), errmsg("function with OID %u does not exist", function)));
+  const Oid owner = reinterpret_cast<Form_pg_proc>(GETSTRUCT(tuple))->proowner;
+  ReleaseSysCache(tuple);
+  return owner;
+}
+
+// The function is known by its name. Where it was dropped, whoever may create in its schema can give that name to another one,
+// which would run as the role that has registered the first. A superuser needs no such way.
+void check_owner(const ArchiveFunction& registered, const Callee& callee) {
+  const Oid owner = owner_of(callee.function);
+  if (owner == callee.role || superuser_arg(owner)) return;
+  const char* name = GetUserNameFromId(owner, false);
+  if (strcmp(name, registered.owner) == 0) return;
+  ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+                  errmsg("archive function %s belongs to \"%s\" now, to \"%s\" when it was registered", registered.name,
+                         name, registered.owner),
+                  errhint("Look at it, then %s", set_again)));
+}
 
 Callee look_up(const ArchiveFunction& registered) {
   const Oid role = get_role_oid(registered.role, true);
@@ -115,6 +137,7 @@ Callee look_up(const ArchiveFunction& registered) {
   if (none)
     ereport(ERROR, (errcode(ERRCODE_UNDEFINED_FUNCTION), errmsg("archive function %s does not exist", registered.name),
                     errhint("%s", set_again)));
+  check_owner(registered, {role, function});
   if (!pg::may_execute(function, role))
     ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
                     errmsg("role \"%s\" may not execute the archive function %s", registered.role, registered.name),
@@ -185,6 +208,7 @@ ArchiveFunction read_archive_function(Snapshot snapshot) {
     found.registered = true;
     text_to_cstring_buffer(DatumGetTextPP(pg::not_null(tuple, function_column, desc)), found.name, sizeof found.name);
     strlcpy(found.role, NameStr(*DatumGetName(pg::not_null(tuple, role_column, desc))), sizeof found.role);
+    strlcpy(found.owner, NameStr(*DatumGetName(pg::not_null(tuple, owner_column, desc))), sizeof found.owner);
     found.registered_at = DatumGetTimestampTz(pg::not_null(tuple, registered_at_column, desc));
   }
   systable_endscan(scan);
@@ -265,18 +289,19 @@ char* check_archive_function(Oid function, Oid caller) {
   return psprintf("%s(regclass)", name);
 }
 
-// `name` may be null.
-void store_archive_function(const char* name, Oid role) {
+// `name` and `owner` may be null.
+void store_archive_function(const char* name, Oid role, const char* owner) {
   if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
   if (SPI_execute("DELETE FROM outbox._archive_function", false, 0) != SPI_OK_DELETE)
     elog(ERROR, "could not forget the archive function");
   if (name) {
-    Oid types[] = {TEXTOID, NAMEOID};
+    Oid types[] = {TEXTOID, NAMEOID, NAMEOID};
     Datum values[] = {CStringGetTextDatum(name),
-                      DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(role, false)))};
-    if (SPI_execute_with_args("INSERT INTO outbox._archive_function (function, role, registered_at) "
-                              "VALUES ($1, $2, pg_catalog.clock_timestamp())",
-                              2, types, values, nullptr, false, 0) != SPI_OK_INSERT)
+                      DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(role, false))),
+                      DirectFunctionCall1(namein, CStringGetDatum(owner))};
+    if (SPI_execute_with_args("INSERT INTO outbox._archive_function (function, role, owner, registered_at) "
+                              "VALUES ($1, $2, $3, pg_catalog.clock_timestamp())",
+                              3, types, values, nullptr, false, 0) != SPI_OK_INSERT)
       elog(ERROR, "could not register the archive function");
   }
   SPI_finish();
@@ -287,9 +312,10 @@ Datum set_archive_function(PG_FUNCTION_ARGS) {
   int security_context;
   GetUserIdAndSecContext(&user, &security_context);
   const char* name = PG_ARGISNULL(0) ? nullptr : check_archive_function(PG_GETARG_OID(0), user);
+  const char* owner = name ? GetUserNameFromId(owner_of(PG_GETARG_OID(0)), false) : nullptr;
   SetUserIdAndSecContext(pg::extension_owner(),
                          security_context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
-  store_archive_function(name, user);
+  store_archive_function(name, user, owner);
   SetUserIdAndSecContext(user, security_context);
   PG_RETURN_VOID();
 }

@@ -27,6 +27,7 @@ struct ArchiveFunction {
   bool registered;
   char name[512];  // with schema and argument
   char role[NAMEDATALEN];
+  char owner[NAMEDATALEN];  // of the function, when it was registered
   TimestampTz registered_at;
 };
 // Server code.

@@ -2,9 +2,10 @@ CREATE TABLE outbox._archive_function (
   registered    boolean     PRIMARY KEY DEFAULT true CHECK (registered),
   function      text        NOT NULL,
   role          name        NOT NULL,
+  owner         name        NOT NULL,
   registered_at timestamptz NOT NULL
 );
-COMMENT ON TABLE outbox._archive_function IS 'one row: the function that takes segments, and the role that it runs as; by name, so that a dump can carry it';
+COMMENT ON TABLE outbox._archive_function IS 'one row: the function that takes segments, the role that it runs as, and who owned the function when it was registered; by name, so that a dump can carry it';
 
 CREATE TRIGGER announce AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox._archive_function
 FOR EACH STATEMENT EXECUTE FUNCTION outbox._announce();

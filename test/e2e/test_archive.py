@@ -379,6 +379,41 @@ def test_what_became_of_function_and_role_is_looked_at_for_each_call(cluster, ar
     assert len(taken(cluster)) == 1
 
 
+def test_a_function_that_somebody_else_has_given_the_registered_name_is_not_called(cluster, topic):
+    cluster.psql("""
+        CREATE ROLE evil LOGIN;
+        CREATE ROLE owner LOGIN;
+        CREATE SCHEMA open_to_all;
+        GRANT ALL ON SCHEMA open_to_all TO PUBLIC;
+        CREATE TABLE called (by name);
+        GRANT INSERT ON called TO PUBLIC;
+    """)
+
+    def make(user):
+        cluster.psql(f"""
+            BEGIN;
+            DROP FUNCTION IF EXISTS open_to_all.take(regclass);
+            SET LOCAL ROLE {user};
+            CREATE FUNCTION open_to_all.take(s regclass) RETURNS void LANGUAGE sql AS 'INSERT INTO public.called VALUES (''{user}'')';
+            COMMIT;
+        """)
+
+    make("owner")
+    cluster.sql("SELECT outbox.set_archive_function('open_to_all.take(regclass)')")
+    make("evil")
+    configure(cluster, archive_mode="function")
+    segment = closed_segment(cluster, messages=1)
+    text = 'archive function open_to_all.take(regclass) belongs to "evil" now, to "owner" when it was registered'
+    wait_failed(cluster, segment, text)
+    wait_waits_for(cluster, segment, text)
+    assert cluster.sql("SELECT * FROM called") == []
+    make("owner")  # one who had the registering role's trust before
+    wait_archived(cluster, segment)
+    make("postgres")  # can be everybody anyway
+    wait_archived(cluster, closed_segment(cluster, messages=1))
+    assert cluster.sql("SELECT * FROM called") == [("owner",), ("postgres",)]
+
+
 def test_without_a_function_segments_stay_and_the_views_say_what_to_do(cluster, topic):
     configure(cluster, archive_mode="function", retention="0")
     segment = closed_segment(cluster)
@@ -528,7 +563,7 @@ def test_what_set_archive_function_refuses(cluster, topic):
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         cluster.sql("SELECT outbox.set_archive_function(NULL)", user="nobody")
     cluster.sql("SELECT outbox.set_archive_function(%s)", ["secret(regclass)"])
-    assert cluster.sql("SELECT function, role FROM outbox._archive_function") == [("public.secret(regclass)", "postgres")]
+    assert cluster.sql("SELECT function, role, owner FROM outbox._archive_function") == [("public.secret(regclass)", "postgres", "postgres")]
     cluster.sql("SELECT outbox.set_archive_function(NULL)", user="operator")
     assert cluster.sql("SELECT function, role FROM outbox._archive_function") == []
 
@@ -540,7 +575,7 @@ def test_a_dump_carries_the_function_and_what_became_of_segments(cluster, archiv
     dump = cluster.dump()
     cluster.createdb("restored")
     cluster.restore(dump, "restored")
-    same = "SELECT function, role FROM outbox._archive_function"
+    same = "SELECT function, role, owner FROM outbox._archive_function"
     assert cluster.sql(same, dbname="restored") == cluster.sql(same)
     assert cluster.value("SELECT state FROM outbox.workers WHERE process = 'outbox maintenance'", dbname="restored") in (
         "awaiting_adoption", "not_running")
