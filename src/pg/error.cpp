@@ -35,8 +35,8 @@ void error_message(char* buffer, size_t size, int* sqlstate) {
   // Which objects depend on it is in the detail; the hint would have the reader drop them, or the segment, by hand.
   const bool depends = error->sqlerrcode == ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST;
   const char* more = depends ? error->detail : error->hint;
-  const int length = pg_snprintf(buffer, size, "%s%s%s", error->message ? error->message : "", more ? ": " : "",
-                                 more ? more : "");
+  const int length =
+      pg_snprintf(buffer, size, "%s%s%s", error->message ? error->message : "", more ? ": " : "", more ? more : "");
   end_at_character(buffer, size, length);
   if (sqlstate) *sqlstate = error->sqlerrcode;
   FreeErrorData(error);
