@@ -225,7 +225,7 @@ def test_messages_are_published_once_and_shown_as_published_over_drops_and_resta
     assert [r.id for r in embedded.read_all("t")] == ids
 
 
-def test_cursors_are_carried_to_what_stays_when_the_newest_segment_of_a_layout_goes_first(cluster, embedded, topic):
+def test_the_last_segment_of_a_layout_stays_as_long_as_one_before_it(cluster, embedded, topic):
     first = closed_segment(cluster, "first")
     second = closed_segment(cluster, "second")
     cluster.sql("SELECT outbox.set_lanes(2)")  # the segment that was open is the last one of its layout
@@ -233,16 +233,36 @@ def test_cursors_are_carried_to_what_stays_when_the_newest_segment_of_a_layout_g
     with cluster.connect() as reader:
         reader.execute(f"SELECT 1 FROM outbox._message_{first}")  # of this one only
         configure(cluster, retention="0")
-        wait_dropped(cluster, second, second + 1)
-        configure(cluster, retention=None)
-        reader.rollback()
-    for again in (lambda: None, cluster.restart):
-        again()
+        wait_dropped(cluster, second)
+        wait_waits_for(cluster, first, f"locks: pid {reader.info.backend_pid}")
+        assert second + 1 in tables(cluster)
         drain(cluster)
         assert set(cluster.sql("SELECT payload, state FROM outbox.messages")) == {("first", "published")}
-    assert len(embedded.read_all("t")) == 6
-    configure(cluster, retention="0")
+        reader.rollback()
     wait_only_open(cluster)
+    assert len(embedded.read_all("t")) == 6
+
+
+def test_a_cursor_is_carried_to_what_stays_of_its_layout(cluster, topic):
+    """Where a lane has no progress in a later segment: as in a dump that was made just after a roll."""
+    enqueue(cluster, "first")
+    drain(cluster)
+    cluster.sql("SELECT outbox.pause()")
+    roll(cluster)
+    cluster.createdb("restored")
+    cluster.restore(cluster.dump(), "restored")
+    cursors = "SELECT generation, lane, seq, completed::text FROM outbox._cursors() WHERE generation = 0"
+    (before,) = cluster.sql(cursors, dbname="restored")
+    cluster.sql("SELECT outbox.adopt()", dbname="restored")
+    assert cluster.value("SELECT count(*) FROM outbox._progress_2", dbname="restored") == 0
+    with cluster.connect("restored") as reader:
+        reader.execute("SELECT 1 FROM outbox._message_2")  # of this one only
+        configure(cluster, retention="0")
+        wait_dropped(cluster, 1, dbname="restored")
+        assert cluster.sql(cursors, dbname="restored") == [before]
+        assert cluster.sql("SELECT messages, receipts FROM outbox._progress_2", dbname="restored") == [(0, None)]
+        reader.rollback()
+    wait_only_open(cluster, dbname="restored")
 
 
 def test_what_is_known_of_dropped_segments_is_forgotten_but_not_under_an_old_snapshot(cluster, topic):
