@@ -191,11 +191,11 @@ def test_a_view_of_a_user_on_a_segment_keeps_it_and_is_named(cluster, topic):
     segment = closed_segment(cluster)
     cluster.sql(f"CREATE VIEW mine AS SELECT id FROM outbox._message_{segment}")
     configure(cluster, retention="0")
-    wait_reason(cluster, f"depend on it: view mine depends on table outbox._message_{segment}")
+    wait_reason(cluster, f"depend on it: view public.mine depends on table outbox._message_{segment}")
     state, reason = maintenance(cluster)
     assert state == "backing_off" and "CASCADE" not in reason
     wait_waits_for(cluster, segment, "cannot be dropped: ")
-    wait_waits_for(cluster, segment, "view mine depends on")
+    wait_waits_for(cluster, segment, "view public.mine depends on")
     later = closed_segment(cluster)
     wait_dropped(cluster, later)
     cluster.sql("DROP VIEW mine")
