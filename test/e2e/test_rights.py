@@ -308,7 +308,7 @@ def test_the_first_enqueue_without_a_worker_runs_no_hostile_function(make_cluste
             c.execute(f"SET {setting}")
         c.execute("SELECT outbox.enqueue('t', 'x')")
     assert victims(server, "postgres") == []
-    assert server.sql("SELECT tableowner::text, tablespace FROM pg_tables WHERE tablename = '_message_1'") == [("postgres", None)]
+    assert server.sql("SELECT tableowner::text, tablespace FROM pg_tables WHERE schemaname = 'outbox' AND tablename = '_message_1'") == [("postgres", None)]
     assert server.value("SELECT count(*) FROM outbox.messages") == 1
     with server.connect(user="producer") as c, pytest.raises(Denied):
         c.execute("SELECT * FROM outbox._message_1")
