@@ -95,11 +95,13 @@ void Worker::claim_lanes(std::size_t most) {
 }
 
 void Worker::give_up_left_lanes() {
-  const auto left = [](const auto& lane) { return lane->left(); };
-  if (std::ranges::none_of(lanes_, left)) return;
+  std::vector<std::int32_t> left;
   for (const auto& lane : lanes_)
-    if (lane->left()) claim::release_lane(lane->number());
-  std::erase_if(lanes_, left);
+    if (lane->left()) left.push_back(lane->number());
+  if (left.empty()) return;
+  // First what we say of them in shared memory, where the next owner will say who it is.
+  std::erase_if(lanes_, [](const auto& lane) { return lane->left(); });
+  for (const std::int32_t lane : left) claim::release_lane(lane);
   shared::share_lanes_anew(database_);
 }
 
@@ -115,8 +117,8 @@ void Worker::begin_anew(bool same_log) {
 // The others must hear of it: they have looked in vain for what we still held.
 void Worker::let_go_of_lanes() {
   const bool held = !lanes_.empty() || claiming_;
+  lanes_.clear();  // first what we say of them in shared memory, where the next owner will say who it is
   claim::release_lanes();
-  lanes_.clear();
   claiming_ = false;
   if (held) shared::share_lanes_anew(database_);
 }
