@@ -45,7 +45,8 @@ SELECT m.segment, m.id, m.message_id, m.topic, outbox._text(m.key) AS key, outbo
        CASE WHEN d.message_id IS NOT NULL AND d.resent_at IS NULL THEN 'dead'
             ELSE outbox._message_state(m.segment, m.lane, m.xid, m.id) END AS state,
        outbox._kafka_partition(m.segment, m.lane, m.xid, m.id) AS kafka_partition,
-       outbox._kafka_offset(m.segment, m.lane, m.xid, m.id) AS kafka_offset
+       outbox._kafka_offset(m.segment, m.lane, m.xid, m.id) AS kafka_offset,
+       m.xid
 FROM outbox._message m
 LEFT JOIN outbox._dead_letter d ON d.message_id = m.message_id AND d.replayed = coalesce(m.headers ->> 'outbox-replayed', '')
 WHERE (d.message_id IS NULL OR d.id = m.id)
@@ -156,10 +157,12 @@ BEGIN
   IF place.found_id IS NULL THEN
     RETURN;
   END IF;
-  RETURN QUERY EXECUTE
+  -- Whole keys of the index that publishing uses: by the id alone the planner might walk all of it.
+  RETURN QUERY EXECUTE format(
     'SELECT l.message_id, l.topic, l.key, l.payload, l.key_bytes, l.payload_bytes, l.headers, l.enqueued_at, l.lane, l.state,
             l.kafka_partition, l.kafka_offset
-     FROM outbox._located_message l WHERE l.segment = ' || place.found_segment || ' AND l.id = ' || place.found_id;
+     FROM outbox._located_message l WHERE l.segment = %s AND l.lane = %s AND l.xid = %L::xid8 AND l.id = %s',
+    place.found_segment, place.found_lane, place.found_xid, place.found_id);
 END
 $$;
 COMMENT ON FUNCTION outbox.get_message(uuid) IS 'one message by its id, in milliseconds however long the log is; no row if there is none';
